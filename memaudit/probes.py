@@ -1,0 +1,218 @@
+"""Probes, and the plan that says before the first forward which rank forwards what, and how often."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from memaudit.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Token ids, the target span in them, and an id: what one row of a forward answers.
+
+    Args:
+        id: the caller's name for it; results are joined by it, never by position.
+        token_ids: the ids of the text, without padding.
+        span: half-open range of the target tokens in ``token_ids``. It starts at 1 or later, since nothing
+            predicts the first token, unless there is a prefix.
+        prefix_ids: ids that precede the text; probes with the same prefix share one forward of it.
+
+    Raises:
+        ConfigurationError: the span is empty or lies outside the text.
+
+    Example:
+        >>> Probe("a", (5, 6, 7), (1, 3)).n_targets
+        2
+    """
+
+    id: str
+    token_ids: tuple[int, ...]
+    span: tuple[int, int]
+    prefix_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        start, stop = self.span
+        first = 0 if self.prefix_ids else 1
+        if not (first <= start < stop <= len(self.token_ids)):
+            raise ConfigurationError(
+                f"probe {self.id}: span {self.span} does not fit {len(self.token_ids)} tokens; "
+                f"a span starts at {first} or later and holds at least one token"
+            )
+
+    @property
+    def n_targets(self) -> int:
+        """Number of target tokens."""
+        return self.span[1] - self.span[0]
+
+    @property
+    def key(self) -> str:
+        """SHA-256 over ids, span and prefix: equal for probes that one forward answers."""
+        text = f"{self.prefix_ids}|{self.token_ids}|{self.span}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def input_ids(self) -> tuple[int, ...]:
+        """The ids of the row to forward: the last token of the prefix, where there is one, and the text."""
+        return self.prefix_ids[-1:] + self.token_ids
+
+    @property
+    def rows(self) -> range:
+        """Positions in ``input_ids`` whose next-token distributions predict the targets."""
+        shift = 0 if self.prefix_ids else -1
+        return range(self.span[0] + shift, self.span[1] + shift)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Probes that go through the model together; a batch of none is a dummy that keeps ranks in step.
+
+    ``cached_prefix`` holds the ids whose keys and values the rows share (all but the prefix's last token).
+    """
+
+    probes: tuple[Probe, ...]
+    cached_prefix: tuple[int, ...] = ()
+
+    @property
+    def is_dummy(self) -> bool:
+        """Whether the batch only keeps the number of forwards equal over ranks."""
+        return not self.probes
+
+    @property
+    def tokens(self) -> int:
+        """Padded size of the batch in tokens."""
+        return len(self.probes) * max((len(p.input_ids) for p in self.probes), default=1)
+
+    @property
+    def forwards(self) -> int:
+        """Forwards of the model that the batch takes: one, and one more where its prefix is computed."""
+        return 2 if self.cached_prefix else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every rank's batches, fixed before the first forward.
+
+    ``batches[r]`` are those of record rank r. ``requested`` counts the probes given, ``distinct`` those left
+    after equal ones were joined; ``ids_by_key`` says whose answers a distinct probe is.
+    """
+
+    batches: tuple[tuple[Batch, ...], ...]
+    requested: int
+    distinct: int
+    ids_by_key: dict[str, tuple[str, ...]] = field(repr=False)
+
+    @property
+    def forwards(self) -> tuple[int, ...]:
+        """Forwards of the model on each record rank, dummies included."""
+        return tuple(sum(batch.forwards for batch in rank) for rank in self.batches)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Padded tokens on each record rank."""
+        return tuple(sum(batch.tokens for batch in rank) for rank in self.batches)
+
+
+def plan(
+    probes: Iterable[Probe],
+    *,
+    ranks: int = 1,
+    lockstep: bool = False,
+    max_batch_size: int = 32,
+    max_batch_tokens: int = 8192,
+    max_batch_targets: int = 2048,
+) -> Plan:
+    """Join equal probes, bucket them by length into batches, and deal the batches to ranks by tokens.
+
+    The result depends on the set of probes alone, not on their order, so every rank makes the same plan.
+
+    Args:
+        probes: what is to be scored; ids are unique.
+        ranks: number of ranks that share the records.
+        lockstep: whether every rank must run the same number of forwards; dummies fill up the difference.
+        max_batch_size: rows of a batch at most.
+        max_batch_tokens: padded tokens of a batch at most (a longer single probe has a batch of its own).
+        max_batch_targets: target tokens of a batch at most: the rows of the vocabulary projection.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigurationError: an id occurs twice with different content, or a limit is below 1.
+
+    Example:
+        >>> work = [Probe(str(i), tuple(range(3 + i)), (1, 3)) for i in range(5)]
+        >>> plan(work, ranks=2, lockstep=True, max_batch_size=2).forwards
+        (2, 2)
+    """
+    if min(ranks, max_batch_size, max_batch_tokens, max_batch_targets) < 1:
+        raise ConfigurationError("ranks and the batch limits must be at least 1")
+    by_key: dict[str, Probe] = {}
+    ids: dict[str, list[str]] = {}
+    owner: dict[str, str] = {}
+    requested = 0
+    for probe in probes:
+        requested += 1
+        key = probe.key
+        if owner.setdefault(probe.id, key) != key:
+            raise ConfigurationError(f"probe id {probe.id} occurs twice with different content")
+        by_key.setdefault(key, probe)
+        ids.setdefault(key, []).append(probe.id)
+    # A batch as full as it may be would leave ranks idle when there are fewer batches than ranks.
+    size = max(1, min(max_batch_size, -(-len(by_key) // ranks)))
+    batches = _bucket(by_key, size, max_batch_tokens, max_batch_targets)
+    dealt = _deal(batches, ranks)
+    if lockstep:
+        most = max(sum(batch.forwards for batch in rank) for rank in dealt)
+        for rank in dealt:
+            rank.extend(Batch(()) for _ in range(most - sum(batch.forwards for batch in rank)))
+    return Plan(
+        batches=tuple(tuple(rank) for rank in dealt),
+        requested=requested,
+        distinct=len(by_key),
+        ids_by_key={key: tuple(sorted(set(names))) for key, names in ids.items()},
+    )
+
+
+def _bucket(by_key: dict[str, Probe], size: int, tokens: int, targets: int) -> list[Batch]:
+    """Cut the probes, longest first within a prefix, into batches under the limits."""
+    ordered = sorted(by_key.items(), key=lambda item: (item[1].prefix_ids, -len(item[1].token_ids), item[0]))
+    batches: list[Batch] = []
+    current: list[Probe] = []
+
+    def close() -> None:
+        if current:
+            batches.append(Batch(tuple(current), current[0].prefix_ids[:-1]))
+            current.clear()
+
+    for _, probe in ordered:
+        if current:
+            longest = len(current[0].input_ids)
+            full = (
+                len(current) >= size
+                or (len(current) + 1) * longest > tokens
+                or sum(p.n_targets for p in current) + probe.n_targets > targets
+                or probe.prefix_ids != current[0].prefix_ids
+            )
+            if full:
+                close()
+        current.append(probe)
+    close()
+    return batches
+
+
+def _deal(batches: Sequence[Batch], ranks: int) -> list[list[Batch]]:
+    """Give each batch, heaviest first, to the rank with the fewest tokens so far."""
+    dealt: list[list[Batch]] = [[] for _ in range(ranks)]
+    load = [(0, rank) for rank in range(ranks)]
+    heapq.heapify(load)
+    order = sorted(range(len(batches)), key=lambda i: (-(batches[i].tokens + len(batches[i].cached_prefix)), i))
+    for index in order:
+        total, rank = heapq.heappop(load)
+        dealt[rank].append(batches[index])
+        weight = batches[index].tokens + len(batches[index].cached_prefix)
+        heapq.heappush(load, (total + weight, rank))
+    return dealt
