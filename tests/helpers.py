@@ -43,15 +43,15 @@ CHATML = (
 CHATML_GENERATION = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}"
-    "{{ '<|im_start|>assistant\n' }}{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
-    "{{ '\n' }}"
+    "{{ '<|im_start|>assistant\n' }}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
     "{% else %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """The same template with the markers that assistant masks need."""
 
-_WORDS = """
+_TEXT = """
 the a of and to in is it that was for on are as with his they at be this from have or by one had
 not but what all were when we there can an your which their said if do will each about how up
 out them then she many some so these would other into has more her two like him see time could
@@ -60,7 +60,8 @@ long little very after words called just where most know report answer question 
 garden morning letter doctor kitchen window summer winter music paper silver market engine
 bridge forest island captain teacher student village silence memory number phrase recovery
 response instruction below request write complete describe task user
-""".split()
+"""
+_WORDS = _TEXT.split()
 
 
 def sample_text(lines: int = 400, seed: int = 0) -> list[str]:
