@@ -74,7 +74,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 
     Example:
         >>> round(gdp_epsilon(1.0, 1e-5), 4)
-        4.3771
+        4.3772
     """
     value = _check_mu(mu)
     if not 0.0 < delta <= 1.0:

@@ -29,8 +29,9 @@ def _legendre() -> tuple[Floats, Floats]:
 
 def _beta_rule(a: float, b: float, kink: float | None = None) -> tuple[Floats, Floats]:
     """Nodes and weights that integrate against Beta(a, b), split at ``kink`` where the integrand has one."""
-    low = float(special.betaincinv(a, b, 1e-17))
-    high = float(special.betainccinv(a, b, 1e-17))
+    # Far tails, because a p-value far below 1e-17 is made by them.
+    low = float(special.betaincinv(a, b, 1e-60))
+    high = float(special.betainccinv(a, b, 1e-60))
     edges = [low, high] if kink is None or not low < kink < high else [low, kink, high]
     nodes, weights = _legendre()
     points, masses = [], []
@@ -57,11 +58,19 @@ def _gaussian_error(survival: Floats, mu: float) -> Floats:
     # Solve Phi(-t - mu/2) + Phi(-t + mu/2) = survival for t >= 0; the left side falls in t.
     low = np.zeros_like(survival)
     high = np.full_like(survival, mu / 2.0 + 40.0)
-    for _ in range(70):
+    for _ in range(28):
         middle = 0.5 * (low + high)
         heavier = special.ndtr(-middle - mu / 2.0) + special.ndtr(-middle + mu / 2.0) > survival
         low = np.where(heavier, middle, low)
         high = np.where(heavier, high, middle)
+    for _ in range(2):  # Newton on the log, which is concave: it ends at rounding from here
+        wrong, right = special.ndtr(-low - mu / 2.0), special.ndtr(-low + mu / 2.0)
+        density = (np.exp(-0.5 * (low + mu / 2.0) ** 2) + np.exp(-0.5 * (low - mu / 2.0) ** 2)) / math.sqrt(2 * math.pi)
+        mass = wrong + right
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = np.log(mass / survival) * mass / density
+        low = np.where(np.isfinite(step) & (np.abs(step) < 1e-3), low + step, low)
+    low = np.maximum(low, 0.0)
     wrong = special.log_ndtr(-low - mu / 2.0)
     right = special.log_ndtr(-low + mu / 2.0)
     return np.asarray(special.expit(wrong - right), dtype=np.float64)
