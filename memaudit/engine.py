@@ -54,6 +54,8 @@ class AuditEngine:
         max_batch_size, max_batch_tokens, max_batch_targets: limits of :func:`memaudit.probes.plan`.
         decodings: schemes whose log-probabilities are wanted beside the plain ones.
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
+        fixed_batches: whether batches must not depend on the number of ranks nor on what is stored already,
+            so that scores are the same to the last bit; with few probes some ranks then have none.
 
     Every rank makes the same calls with the same probes. Scores do not depend on their order.
     """
@@ -66,6 +68,7 @@ class AuditEngine:
     max_batch_targets: int = 2048
     decodings: Sequence[Decoding] = ()
     failure_timeout: float = 60.0
+    fixed_batches: bool = False
 
     def score(
         self, probes: Iterable[Probe], which: Which = "target", *, fingerprint: str | None = None
@@ -90,12 +93,14 @@ class AuditEngine:
         full = plan(wanted, ranks=1)
         missing = [probe for probe in wanted if probe.key not in known]
         work = plan(
-            missing,
+            wanted if self.fixed_batches else missing,
             ranks=self.strategy.record_world,
             lockstep=self.strategy.lockstep,
             max_batch_size=self.max_batch_size,
             max_batch_tokens=self.max_batch_tokens,
             max_batch_targets=self.max_batch_targets,
+            fixed_batches=self.fixed_batches,
+            known=frozenset(known) if self.fixed_batches else frozenset(),
         )
         fresh = self._run(work, which, name) if missing else {}
         by_key = {**known, **fresh}

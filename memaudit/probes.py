@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from memaudit.errors import ConfigurationError
@@ -124,6 +124,8 @@ def plan(
     max_batch_size: int = 32,
     max_batch_tokens: int = 8192,
     max_batch_targets: int = 2048,
+    fixed_batches: bool = False,
+    known: Container[str] = (),
 ) -> Plan:
     """Join equal probes, bucket them by length into batches, and deal the batches to ranks by tokens.
 
@@ -136,6 +138,10 @@ def plan(
         max_batch_size: rows of a batch at most.
         max_batch_tokens: padded tokens of a batch at most (a longer single probe has a batch of its own).
         max_batch_targets: target tokens of a batch at most: the rows of the vocabulary projection.
+        fixed_batches: whether probes must keep the same company on any number of ranks and after any
+            interruption: the last bits of a score depend on the shape of its batch.
+        known: keys that need no forward; only batches that are known as a whole are left out, so this is
+            for plans with ``fixed_batches``, whose batches are scored and stored as a whole.
 
     Returns:
         The plan.
@@ -162,8 +168,10 @@ def plan(
         by_key.setdefault(key, probe)
         ids.setdefault(key, []).append(probe.id)
     # A batch as full as it may be would leave ranks idle when there are fewer batches than ranks.
-    size = max(1, min(max_batch_size, -(-len(by_key) // ranks)))
+    size = max_batch_size if fixed_batches else max(1, min(max_batch_size, -(-len(by_key) // ranks)))
     batches = _bucket(by_key, size, max_batch_tokens, max_batch_targets)
+    batches = [batch for batch in batches if not all(probe.key in known for probe in batch.probes)]
+    left = {probe.key for batch in batches for probe in batch.probes}
     dealt = _deal(batches, ranks)
     if lockstep:
         most = max(sum(batch.forwards for batch in rank) for rank in dealt)
@@ -172,8 +180,8 @@ def plan(
     return Plan(
         batches=tuple(tuple(rank) for rank in dealt),
         requested=requested,
-        distinct=len(by_key),
-        ids_by_key={key: tuple(sorted(set(names))) for key, names in ids.items()},
+        distinct=len(left),
+        ids_by_key={key: tuple(sorted(set(names))) for key, names in ids.items() if key in left},
     )
 
 
