@@ -28,9 +28,9 @@ $(STAMP): constraints.txt pyproject.toml
 	  { echo "memaudit needs Python 3.10 or later; name one: make PYTHON=python3.11"; exit 1; }
 	@echo "Making the virtual environment in $(VENV): about two minutes, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet --constraint constraints.txt torch
-	@$(PIP) install --quiet --no-deps --requirement constraints.txt
-	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(PIP) install -qq --constraint constraints.txt torch
+	@$(PIP) install -qq --no-deps --requirement constraints.txt
+	@$(PIP) install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: $(STAMP)
