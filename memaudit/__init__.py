@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from memaudit import errors
-    from memaudit.attacks import attack
+    from memaudit.posthoc.attack import attack
     from memaudit.injection import inject
     from memaudit.integrations.huggingface import MemorizationAuditCallback
     from memaudit.integrations.lightning import LightningMemorizationAudit
@@ -47,7 +47,7 @@ _HOME = {
     "LightningMemorizationAudit": "memaudit.integrations.lightning",
     "Manifest": "memaudit.manifest",
     "MemorizationAuditCallback": "memaudit.integrations.huggingface",
-    "attack": "memaudit.attacks",
+    "attack": "memaudit.posthoc.attack",
     "generate_canaries": "memaudit.sampling",
     "inject": "memaudit.injection",
 }
