@@ -1,4 +1,4 @@
-"""Attacks on canaries: the same scores over the secret's positions alone, from signals that are there already."""
+"""Attacks on canaries: the same scores over the secret's positions alone, from signals already there."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def _check(attack: Attack, reference: bool, texts: bool) -> None:
     if extra:
         usable = [name for name in names() if name in DEFAULT]
         raise ConfigurationError(
-            f"attack {attack.label} needs {', '.join(extra)} and does not run on canaries; use one of {usable}"
+            f"attack {attack.label} needs {', '.join(extra)}: it does not run on canaries; use one of {usable}"
         )

@@ -1,4 +1,4 @@
-"""ez: how far target and reference differ at the tokens where the target errs (error-zone comparison, 2026)."""
+"""ez: how target and reference differ at the tokens where the target errs (error-zone comparison, 2026)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memaudit.attacks.base import Attack, Needs, UnscorableError, View
 class EZ(Attack):
     """log((P + e) / (N + e)) over the tokens that are not the target's top-1.
 
-    P sums the positive and N the absolute negative differences of the log-probabilities, target minus reference.
+    P sums the positive and N the absolute negative differences of log-probability, target minus reference.
     A text without error tokens, the most memorised kind, has P = N = 0 there: its score is that of all its
     tokens instead, so that it is compared by the same measure. The published code gives such texts, and those
     without a negative difference, its lowest score.

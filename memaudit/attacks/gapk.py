@@ -17,7 +17,7 @@ class GapK(Attack):
 
     Args:
         ratio: share of the windows, in (0, 1]; k = max(1, int(ratio * windows)).
-        window: tokens of the moving mean; a shorter text is one window.
+        window: tokens of the moving mean; a shorter text is not smoothed.
     """
 
     ratio: float = 0.2
@@ -33,5 +33,6 @@ class GapK(Attack):
     def score(self, view: View) -> float:
         signals = view.signals
         gaps = spread(signals.logprob - signals.top1_logprob, signals.std)
-        width = min(self.window, len(gaps))
-        return lowest_mean(np.convolve(gaps, np.full(width, 1 / width), mode="valid"), self.ratio)
+        if len(gaps) >= self.window:
+            gaps = np.lib.stride_tricks.sliding_window_view(gaps, self.window).mean(axis=1)
+        return lowest_mean(gaps, self.ratio)

@@ -13,7 +13,7 @@ from memaudit.attacks.base import Attack, View
 def lowest_mean(values: NDArray[np.float64], ratio: float) -> float:
     """Return the mean of the k lowest values, k = max(1, int(ratio * n)).
 
-    The published code takes int(ratio * n), which is 0 for short texts; wherever it is 1 or more the two agree.
+    The published code takes int(ratio * n), which is 0 for short texts; elsewhere the two agree.
     (The canary scorer of memaudit 0.2 takes the ceiling.)
 
     Args:

@@ -14,7 +14,7 @@ SMALLEST = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Attack):
-    """Reference NLL divided by target NLL. Where the target's is 0 the score is very large, never infinite."""
+    """Reference NLL divided by target NLL. Where the target's is 0 the score is very large, not infinite."""
 
     name = "ratio"
     needs = Needs(reference=True)

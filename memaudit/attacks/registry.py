@@ -142,7 +142,7 @@ def make(spec: str | Attack, **parameters: Any) -> Attack:
     if unknown:
         which = ", ".join(known) or "none"
         raise ConfigurationError(
-            f"attack {name} has no parameter {unknown[0]!r}{_hint(unknown[0], known)}; its parameters: {which}"
+            f"attack {name} has no parameter {unknown[0]!r}{_hint(unknown[0], known)}; it has: {which}"
         )
     try:
         return cls(**given)

@@ -17,7 +17,7 @@ def test_scores_are_those_of_the_golden_cases_and_joined_by_id() -> None:
     reference = {name: signals_of(CASES[name], "ref_logprobs") for name in reversed(list(CASES))}
     texts = {name: case["text"] for name, case in CASES.items()}
     scores = canary_scores(canary_attacks(reference=True), target, reference, texts)
-    assert list(scores)[0] == "ref_minkpp"
+    assert next(iter(scores)) == "ref_minkpp"
     for name, case in CASES.items():
         assert scores["loss"][name] == pytest.approx(case["scores"]["fastmia.loss"], rel=1e-12)
         assert scores["ref"][name] == pytest.approx(case["scores"]["ref_diff"], rel=1e-12)

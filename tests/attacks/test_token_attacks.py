@@ -1,4 +1,4 @@
-"""Attacks that are arithmetic on one text's signals, against the peers' own arithmetic (golden/mia_methods.json)."""
+"""Attacks that are arithmetic on one text's signals, against the peers' own arithmetic."""
 
 from __future__ import annotations
 
