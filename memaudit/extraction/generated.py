@@ -1,0 +1,171 @@
+"""Generations that the signals could not decide: planned on every rank alike, run on the shards, joined by
+id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memaudit.errors import AuditError
+
+if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
+    from memaudit.strategies.base import Strategy
+
+GREEDY: Mapping[str, Any] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "guidance_scale": None,
+    "min_length": 0,
+    "min_new_tokens": None,
+    "stop_strings": None,
+    "num_return_sequences": 1,
+    "prompt_lookup_num_tokens": None,
+}
+"""Plain argmax decoding. Checkpoints ship penalties and suppressed tokens in their generation_config; with
+them the output is no longer what the model's distribution says, and "greedy" means another thing for each
+model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One generation: a key, the prompt's token ids, and how many new tokens are wanted."""
+
+    key: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One call of Strategy.generate on every rank: the tasks of each record rank, and one length for all."""
+
+    by_rank: tuple[tuple[Task, ...], ...]
+    max_new_tokens: int
+
+
+def plan_rounds(
+    tasks: Sequence[Task], *, ranks: int, max_batch_size: int = 32, max_positions: int | None = None
+) -> list[Round]:
+    """Deal tasks to rounds and record ranks; the result depends on the set of tasks alone.
+
+    Args:
+        tasks: what is to be generated; keys are unique.
+        ranks: record ranks that share the work.
+        max_batch_size: prompts per rank and call at most.
+        max_positions: prompt and new tokens together at most, None where the model has no limit.
+
+    Returns:
+        Rounds with the same number of calls and of new tokens for every rank.
+
+    Example:
+        >>> [len(r) for r in plan_rounds([Task("a", (1,), 4), Task("b", (2,), 3)], ranks=2)[0].by_rank]
+        [1, 1]
+    """
+    rounds: list[Round] = []
+    current: list[Task] = []
+
+    def close() -> None:
+        if current:
+            dealt = tuple(tuple(current[rank::ranks]) for rank in range(ranks))
+            rounds.append(Round(dealt, max(task.max_new_tokens for task in current)))
+            current.clear()
+
+    # Like lengths together: a round lasts as long as its longest task.
+    for task in sorted(tasks, key=lambda t: (-t.max_new_tokens, -len(t.prompt), t.key)):
+        if max_positions is not None and task.max_new_tokens > max_positions - len(task.prompt):
+            task = Task(task.key, task.prompt, max_positions - len(task.prompt))
+        if task.max_new_tokens < 1:
+            continue  # no position is left: nothing can follow, as though the text ended
+        both = [*current, task]
+        too_long = max_positions is not None and (
+            max(len(t.prompt) for t in both) + max(t.max_new_tokens for t in both) > max_positions
+        )
+        if len(current) == ranks * max_batch_size or too_long:
+            close()
+        current.append(task)
+    close()
+    return rounds
+
+
+def run_rounds(
+    strategy: Strategy, rounds: Sequence[Round], *, stop_ids: Sequence[int] = ()
+) -> dict[str, list[int]]:
+    """Run the rounds on the shards and return every task's new token ids, by key, on every rank.
+
+    Every rank calls this with the same rounds. A rank whose generation raises goes on with the calls that
+    were planned, so that no other waits for it, and all raise together at the end.
+
+    Args:
+        strategy: how the model lies on its ranks.
+        rounds: what :func:`plan_rounds` returned.
+        stop_ids: ids that end a generation; they and what follows are cut off.
+
+    Raises:
+        AuditError: a generation failed on some rank, or answered another number of prompts.
+    """
+    rows: list[tuple[str, list[int]]] = []
+    failures: list[tuple[int, str]] = []
+    for one in rounds:
+        mine = one.by_rank[strategy.record_rank]
+        try:
+            outputs = strategy.generate(
+                [list(task.prompt) for task in mine], max_new_tokens=one.max_new_tokens, **GREEDY
+            )
+            if len(outputs) != len(mine):
+                raise AuditError(f"{len(mine)} prompts were given and {len(outputs)} answers came back")
+            rows += [
+                (task.key, _until_stop(output[: task.max_new_tokens], stop_ids))
+                for task, output in zip(mine, outputs, strict=True)
+            ]
+        except Exception as error:
+            failures.append((strategy.rank, f"{type(error).__name__}: {str(error)[:200]}"))
+    answers, failed = [], []
+    for rank_rows, rank_failures in strategy.gather([(rows, failures)]):
+        answers += rank_rows
+        failed += rank_failures
+    if failed:
+        rank, cause = failed[0]
+        raise AuditError(
+            f"generation failed on rank {rank} ({cause}); {len(failed)} failures in all; correct the cause, "
+            "or run with generation switched off to keep the verbatim verdicts"
+        )
+    return dict(answers)  # ranks of one tensor-parallel group give equal rows
+
+
+def stop_ids(model: Any) -> tuple[int, ...]:
+    """Return the ids that end a generation of this model, from its generation_config or config."""
+    for holder in ("generation_config", "config"):
+        value = getattr(getattr(model, holder, None), "eos_token_id", None)
+        if value is not None:
+            return (int(value),) if isinstance(value, int) else tuple(int(v) for v in value)
+    return ()
+
+
+def max_positions(model: Any) -> int | None:
+    """Return how many positions the model has, None where its config names no limit."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for name in ("max_position_embeddings", "n_positions", "max_sequence_length"):
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _until_stop(output: Sequence[int], stops: Sequence[int]) -> list[int]:
+    for index, token in enumerate(output):
+        if token in stops:
+            return list(output[:index])
+    return list(output)
