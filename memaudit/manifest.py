@@ -39,6 +39,8 @@ class Canary(BaseModel):
     """One secret, the coin that decides about its inclusion, and how often an included one is repeated.
 
     ``family`` is the construction that was asked for, ``generator`` what really drew the tokens.
+    ``metadata`` says how it was drawn and holds no text of it; ``variants`` are near-duplicates of the secret that
+    stand in its second and later repetitions, where the family makes them.
     A control is never inserted; a candidate is inserted when its coin says so, and is held out otherwise.
 
     Example:
@@ -59,6 +61,7 @@ class Canary(BaseModel):
     repetitions: int = Field(default=1, ge=1)
     included: bool = False
     metadata: dict[str, Any] = Field(default_factory=dict, repr=False)
+    variants: tuple[str, ...] = Field(default=(), repr=False)
 
     @model_validator(mode="after")
     def _controls_stay_out(self) -> Canary:
