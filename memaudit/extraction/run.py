@@ -87,7 +87,7 @@ def extract_all(
     strategy: Strategy | None = None,
     fractions: Sequence[float] = (0.25, 0.5),
     decodings: Sequence[Decoding] = (),
-    generate: bool = True,
+    generate_open: bool = True,
     ps: Sequence[float] = (0.1, 0.5, 0.9, 0.99),
     decode: Decode | None = None,
     slack: int = SLACK,
@@ -108,7 +108,7 @@ def extract_all(
         strategy: how the model lies on its ranks; needed for generations alone.
         fractions: shares of the secret that are given, each in (0, 1).
         decodings: schemes under which the probability of sampling the suffix is computed.
-        generate: whether to generate what is open; where not, it is reported as "not_run".
+        generate_open: whether to generate what is open; where not, it is reported as "not_run".
         ps: probabilities p for which the samples n of (n, p)-discoverable extraction are computed.
         decode: token ids to text; near-verbatim then compares words and characters, and token ids else.
         slack: tokens that a generation may have beyond the suffix, at least 1.
@@ -150,7 +150,7 @@ def extract_all(
         _read(state, rules, name, rendered[name], target_signals[name])
     pairs = len(state.by_id) * len(fractions)
     rounds = []
-    if generate and strategy is not None:
+    if generate_open and strategy is not None:
         rounds = plan_rounds(
             list(state.tasks.values()),
             ranks=strategy.record_world,
@@ -159,7 +159,7 @@ def extract_all(
         )
         outputs = run_rounds(strategy, rounds, stop_ids=stops)
         _answer(state, outputs, decode, slack)
-    ran = generate and strategy is not None
+    ran = generate_open and strategy is not None
     counts = GenerationCounts(
         pairs=pairs,
         verbatim=state.verbatim,
