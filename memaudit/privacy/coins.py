@@ -46,9 +46,13 @@ class CoinFlip:
         coins = as_coins(included).copy()
         size, p = int(dataset_size), check_rate(probability, "probability")
         if names.size != coins.size:
-            raise ConfigurationError(f"{names.size} canary_indices and {coins.size} coins; give one coin per canary")
+            raise ConfigurationError(
+                f"{names.size} canary_indices and {coins.size} coins; give one coin per canary"
+            )
         if names.size and (int(names.min()) < 0 or int(names.max()) >= size):
-            raise ConfigurationError(f"canary_indices leave the dataset of {size} records; give 0 <= index < {size}")
+            raise ConfigurationError(
+                f"canary_indices leave the dataset of {size} records; give 0 <= index < {size}"
+            )
         _check_plausible(coins, p)
         names.flags.writeable = False
         coins.flags.writeable = False
@@ -179,9 +183,13 @@ def coin_flip(
         pool = np.sort(as_identifiers(candidate_indices, "candidate_indices"))
         what = "the candidate pool"
         if pool.size and (int(pool[0]) < 0 or int(pool[-1]) >= size):
-            raise ConfigurationError(f"candidate_indices leave the dataset of {size} records; give 0 <= index < {size}")
+            raise ConfigurationError(
+                f"candidate_indices leave the dataset of {size} records; give 0 <= index < {size}"
+            )
     if num_canaries > pool.size:
-        raise ConfigurationError(f"num_canaries is {num_canaries}, {what} holds {pool.size}; give at most that many")
+        raise ConfigurationError(
+            f"num_canaries is {num_canaries}, {what} holds {pool.size}; give at most that many"
+        )
     chooser = np.random.default_rng(derive_seed(root, "privacy", "canary-selection"))
     flipper = np.random.default_rng(derive_seed(root, "privacy", "coins"))
     chosen = chooser.choice(pool, size=int(num_canaries), replace=False)

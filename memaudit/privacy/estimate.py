@@ -318,9 +318,7 @@ class OneRunEstimate:
         beta = 1.0 - _interpolate(curve, wanted)
         return float(beta) if wanted.ndim == 0 else beta
 
-    def randomization(
-        self, *, draws: int = 9999, key: int | np.random.Generator = 0
-    ) -> RandomizationResult:
+    def randomization(self, *, draws: int = 9999, key: int | np.random.Generator = 0) -> RandomizationResult:
         """Randomisation test that the scores do not depend on the coins: the strongest claim of detection."""
         return randomization_test(self.scores, self.included, draws, _root_seed(key))
 
@@ -392,7 +390,9 @@ def one_run(scores: CanaryScores, *, coin_flip: CoinFlip) -> OneRunEstimate:
         20
     """
     if not isinstance(coin_flip, CoinFlip):
-        raise InputTypeError(f"coin_flip is of type {type(coin_flip).__name__}; give the CoinFlip of the partition")
+        raise InputTypeError(
+            f"coin_flip is of type {type(coin_flip).__name__}; give the CoinFlip of the partition"
+        )
     return make_estimate(
         coin_flip.align(scores),
         coin_flip.included,

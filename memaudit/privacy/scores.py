@@ -54,7 +54,9 @@ class CanaryScores:
         values = as_scores(_to_numpy(scores), "scores").copy()
         names = as_identifiers(_to_numpy(canary_indices), "canary_indices").copy()
         if values.size != names.size:
-            raise ConfigurationError(f"{values.size} scores and {names.size} canary_indices; give one index per score")
+            raise ConfigurationError(
+                f"{values.size} scores and {names.size} canary_indices; give one index per score"
+            )
         values.flags.writeable = False
         names.flags.writeable = False
         object.__setattr__(self, "scores", values)

@@ -90,9 +90,7 @@ def estimate_from_scores(
         (1.0, [0.0, 1e-05])
     """
     estimate = make_estimate(scores, coins, ids, probability=probability)
-    epsilon = {
-        float(delta): estimate.epsilon_at(delta=delta, significance=significance) for delta in deltas
-    }
+    epsilon = {float(delta): estimate.epsilon_at(delta=delta, significance=significance) for delta in deltas}
     area = low = high = None
     if estimate.n_in and estimate.n_out:
         members, others = estimate.scores[estimate.included], estimate.scores[~estimate.included]

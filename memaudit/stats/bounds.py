@@ -79,9 +79,10 @@ class Bound(float):
         c = self.claim
         sign = "<=" if c.quantity == "beta" else ">="
         pairs = f"; the best of {len(c.pairs)} pre-registered pairs" if len(c.pairs) > 1 else ""
+        level = f"{100 * (1 - c.significance):g} % confidence"
         return (
-            f"{c.quantity} {sign} {float(self):.4f} {c.at} ({100 * (1 - c.significance):g} % confidence, {c.guarantee}, "
-            f"{_CITATIONS[c.method]}): {c.correct} of {c.k_plus + c.k_minus} guesses right on {c.m} canaries "
+            f"{c.quantity} {sign} {float(self):.4f} {c.at} ({level}, {c.guarantee}, {_CITATIONS[c.method]}): "
+            f"{c.correct} of {c.k_plus + c.k_minus} guesses right on {c.m} canaries "
             f"({c.k_plus} IN, {c.k_minus} OUT{pairs}); at most {c.ceiling:.4f} could be shown; "
             f"assumes {'; '.join(c.assumptions)}"
         ).replace("  ", " ")
@@ -137,7 +138,9 @@ def _outcomes(
         raise ConfigurationError("there are no canaries; flip a coin for at least one before training")
     if threshold is not None:
         if pairs is not None:
-            raise ConfigurationError("guesses and threshold are both given; give one of them, fixed beforehand")
+            raise ConfigurationError(
+                "guesses and threshold are both given; give one of them, fixed beforehand"
+            )
         found = guess_at_threshold(evidence.scores, evidence.included, threshold)
         return (found,), ((found.k_plus, found.k_minus),)
     if pairs is not None:
@@ -248,18 +251,40 @@ def epsilon_bound(
             )
         # Conversion is monotone in mu, so the best mu gives the best epsilon.
         return _best(
-            evidence, method, family, significance, pairs, threshold, "epsilon", at, _mu_of(method, evidence.m),
+            evidence,
+            method,
+            family,
+            significance,
+            pairs,
+            threshold,
+            "epsilon",
+            at,
+            _mu_of(method, evidence.m),
             lambda mu: gdp_epsilon(mu, d),
         )
     m = evidence.m
     if method == "steinke":
         return _best(
-            evidence, method, family, significance, pairs, threshold, "epsilon", at,
+            evidence,
+            method,
+            family,
+            significance,
+            pairs,
+            threshold,
+            "epsilon",
+            at,
             lambda g, a: steinke_epsilon(m, g.made, g.correct, d, a),
         )
     if method == "xiang":
         return _best(
-            evidence, method, family, significance, pairs, threshold, "epsilon", at,
+            evidence,
+            method,
+            family,
+            significance,
+            pairs,
+            threshold,
+            "epsilon",
+            at,
             lambda g, a: xiang_epsilon(m, g.made, g.errors, d, a),
         )
     raise ConfigurationError(f"method is {method!r} for family {family!r}; give 'steinke' or 'xiang'")
@@ -291,17 +316,39 @@ def delta_bound(
     m = evidence.m
     if family == "gdp":
         return _best(
-            evidence, method, family, significance, pairs, threshold, "delta", at, _mu_of(method, m),
+            evidence,
+            method,
+            family,
+            significance,
+            pairs,
+            threshold,
+            "delta",
+            at,
+            _mu_of(method, m),
             lambda mu: gdp_delta(mu, size),
         )
     if method == "steinke":
         return _best(
-            evidence, method, family, significance, pairs, threshold, "delta", at,
+            evidence,
+            method,
+            family,
+            significance,
+            pairs,
+            threshold,
+            "delta",
+            at,
             lambda g, a: steinke_delta(m, g.made, g.correct, size, a),
         )
     if method == "xiang":
         return _best(
-            evidence, method, family, significance, pairs, threshold, "delta", at,
+            evidence,
+            method,
+            family,
+            significance,
+            pairs,
+            threshold,
+            "delta",
+            at,
             lambda g, a: xiang_delta(m, g.made, g.errors, size, a),
         )
     raise ConfigurationError(f"method is {method!r} for family {family!r}; give 'steinke' or 'xiang'")
@@ -348,8 +395,16 @@ def beta_bound(
     if not 0.0 <= float(alpha) <= 1.0:
         raise ConfigurationError(f"alpha is {alpha}; give a number from 0 to 1")
     return _best(
-        evidence, method, "gdp", significance, pairs, threshold, "beta", f"at alpha {float(alpha):g}",
-        _mu_of(method, evidence.m), lambda mu: gdp_beta(mu, float(alpha)),
+        evidence,
+        method,
+        "gdp",
+        significance,
+        pairs,
+        threshold,
+        "beta",
+        f"at alpha {float(alpha):g}",
+        _mu_of(method, evidence.m),
+        lambda mu: gdp_beta(mu, float(alpha)),
     )
 
 
@@ -370,7 +425,15 @@ def advantage_bound(
         True
     """
     return _best(
-        evidence, method, "gdp", significance, pairs, threshold, "advantage", "", _mu_of(method, evidence.m),
+        evidence,
+        method,
+        "gdp",
+        significance,
+        pairs,
+        threshold,
+        "advantage",
+        "",
+        _mu_of(method, evidence.m),
         gdp_advantage,
     )
 

@@ -99,7 +99,9 @@ def exposure_pvalues(perplexities: Any, references: Any) -> Floats:
     """
     values = as_scores(perplexities, "secret perplexities")
     ordered = np.sort(as_scores(references, "reference perplexities", minimum=1))
-    return np.asarray((1 + np.searchsorted(ordered, values, side="right")) / (ordered.size + 1), dtype=np.float64)
+    return np.asarray(
+        (1 + np.searchsorted(ordered, values, side="right")) / (ordered.size + 1), dtype=np.float64
+    )
 
 
 def fit_skew_normal(references: Any) -> SkewNormalFit:
@@ -123,7 +125,9 @@ def fit_skew_normal(references: Any) -> SkewNormalFit:
 
     values = as_scores(references, "reference perplexities", minimum=10)
     if not np.isfinite(values).all() or float(np.ptp(values)) == 0.0:
-        raise ConfigurationError("reference perplexities are infinite or all equal; the skew-normal fit needs spread")
+        raise ConfigurationError(
+            "reference perplexities are infinite or all equal; the skew-normal fit needs spread"
+        )
     shape, location, scale = (float(x) for x in stats.skewnorm.fit(values))
     statistic, pvalue = stats.kstest(values, stats.skewnorm(shape, location, scale).cdf)
     return SkewNormalFit(

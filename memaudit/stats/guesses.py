@@ -74,7 +74,9 @@ def preregistered_pairs(m: int, fractions: Sequence[tuple[float, float]] = FRACT
     pairs: list[Pair] = []
     for high, low in fractions:
         if not (0.0 <= high <= 1.0 and 0.0 <= low <= 1.0 and high + low <= 1.0 + 1e-12):
-            raise ConfigurationError(f"shares ({high}, {low}); give two numbers from 0 to 1 with a sum of at most 1")
+            raise ConfigurationError(
+                f"shares ({high}, {low}); give two numbers from 0 to 1 with a sum of at most 1"
+            )
         k_plus = int(high * m + 1e-9)
         k_minus = m - k_plus if abs(high + low - 1.0) < 1e-12 else int(low * m + 1e-9)
         if k_plus + k_minus > 0 and (k_plus, k_minus) not in pairs:
@@ -94,9 +96,13 @@ def check_pairs(pairs: Sequence[Pair], m: int) -> tuple[Pair, ...]:
         try:
             k_plus, k_minus = (int(k) for k in pair)
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"guesses hold {pair!r}; give pairs (k_plus, k_minus) of integers") from error
+            raise ConfigurationError(
+                f"guesses hold {pair!r}; give pairs (k_plus, k_minus) of integers"
+            ) from error
         if (k_plus, k_minus) != tuple(pair) or min(k_plus, k_minus) < 0 or not 0 < k_plus + k_minus <= m:
-            raise ConfigurationError(f"guesses ({pair[0]}, {pair[1]}) for {m} canaries; give 0 < k_plus + k_minus <= m")
+            raise ConfigurationError(
+                f"guesses ({pair[0]}, {pair[1]}) for {m} canaries; give 0 < k_plus + k_minus <= m"
+            )
         if (k_plus, k_minus) in checked:
             raise ConfigurationError(f"guesses ({k_plus}, {k_minus}) are given twice; give each pair once")
         checked.append((k_plus, k_minus))

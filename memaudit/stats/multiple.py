@@ -105,4 +105,6 @@ def combine_pvalues(pvalues: Any, method: str = "twice-median") -> float:
         return min(1.0, float(p.min()) * p.size)
     if method != "twice-median":
         raise ConfigurationError(f"method is {method!r}; give 'twice-median' or 'bonferroni'")
-    return min(1.0, 2.0 * float(np.sort(p)[p.size // 2]))  # the upper median: at least half of them lie at or below
+    return min(
+        1.0, 2.0 * float(np.sort(p)[p.size // 2])
+    )  # the upper median: at least half of them lie at or below

@@ -82,7 +82,9 @@ def randomization_test(
     rng = generator(seed, "randomization-test")
     if callable(statistic):
         if alternative != "greater":
-            raise ConfigurationError("alternative is 'two-sided' with a function; let the function fold its sign")
+            raise ConfigurationError(
+                "alternative is 'two-sided' with a function; let the function fold its sign"
+            )
         observed = float(statistic(values, included))
         extreme = sum(
             float(statistic(values, _flips(rng, 1, n_units)[0][unit_of])) >= observed for _ in range(draws)
@@ -101,12 +103,16 @@ def _units(included: Bools, clusters: Any) -> tuple[np.ndarray[Any, np.dtype[np.
         return np.arange(included.size), included.size
     labels = np.asarray(clusters)
     if labels.shape != included.shape:
-        raise ConfigurationError(f"{labels.size} cluster labels and {included.size} coins; give one per canary")
+        raise ConfigurationError(
+            f"{labels.size} cluster labels and {included.size} coins; give one per canary"
+        )
     names, unit_of = np.unique(labels, return_inverse=True)
     unit_of = unit_of.reshape(-1)
     heads = np.bincount(unit_of, weights=included, minlength=names.size)
     if not bool(np.all((heads == 0) | (heads == np.bincount(unit_of, minlength=names.size)))):
-        raise ConfigurationError("a cluster holds included and excluded canaries; its members must share one coin")
+        raise ConfigurationError(
+            "a cluster holds included and excluded canaries; its members must share one coin"
+        )
     return unit_of, int(names.size)
 
 

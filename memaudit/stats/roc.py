@@ -263,10 +263,9 @@ def tpr_at_fpr(
         (0.5, 1, 99.0)
     """
     scores = as_scores(members, "member scores")
-    if confidence is None:
-        threshold = conformal_threshold(controls, fpr)
-    else:
-        threshold = pac_threshold(controls, fpr, confidence)
+    threshold = (
+        conformal_threshold(controls, fpr) if confidence is None else pac_threshold(controls, fpr, confidence)
+    )
     hits = int(np.count_nonzero(above(scores, threshold)))
     low, high = clopper_pearson(hits, scores.size, level)
     return TprAtFpr(
@@ -365,7 +364,9 @@ def roc_band(members: Any, nonmembers: Any, level: float = 0.95) -> RocBand:
     return RocBand(curve.fpr, curve.tpr, np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0))
 
 
-def joint_interval(hits: int, n_members: int, false: int, n_nonmembers: int, level: float = 0.95) -> JointInterval:
+def joint_interval(
+    hits: int, n_members: int, false: int, n_nonmembers: int, level: float = 0.95
+) -> JointInterval:
     """Joint interval of (TPR, FPR) at a threshold fixed beforehand: half of the error is spent on each rate.
 
     Example:

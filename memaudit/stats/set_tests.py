@@ -127,7 +127,12 @@ def kolmogorov_smirnov(suspect: Any, heldout: Any) -> SetTest:
     n = as_scores(heldout, "held-out scores", minimum=1)
     found = stats.ks_2samp(p, n)
     return SetTest(
-        "kolmogorov-smirnov", float(found.statistic), float(found.pvalue), p.size, n.size, "distributions differ"
+        "kolmogorov-smirnov",
+        float(found.statistic),
+        float(found.pvalue),
+        p.size,
+        n.size,
+        "distributions differ",
     )
 
 
@@ -270,11 +275,15 @@ def _matrix(values: Any, name: str) -> Matrix:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name} features are not numbers; give an array of shape (records, d)") from error
+        raise ConfigurationError(
+            f"{name} features are not numbers; give an array of shape (records, d)"
+        ) from error
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or not np.isfinite(array).all():
-        raise ConfigurationError(f"{name} features have shape {array.shape} or are not finite; give (records, d)")
+        raise ConfigurationError(
+            f"{name} features have shape {array.shape} or are not finite; give (records, d)"
+        )
     return array
 
 
@@ -282,7 +291,9 @@ def _cross_fit(
     suspect: Matrix, heldout: Matrix, splits: int, seed: int, ridge: float, method: str, assumption: str
 ) -> CrossFitted:
     if suspect.shape[1] != heldout.shape[1]:
-        raise ConfigurationError(f"{suspect.shape[1]} and {heldout.shape[1]} features; give the same on both sides")
+        raise ConfigurationError(
+            f"{suspect.shape[1]} and {heldout.shape[1]} features; give the same on both sides"
+        )
     if min(len(suspect), len(heldout)) < 8 or splits < 1:
         raise ConfigurationError(
             f"{len(suspect)} suspect and {len(heldout)} held-out records, {splits} splits; give 8, 8 and 1 at least"
@@ -318,7 +329,9 @@ def _fit(suspect: Matrix, heldout: Matrix, ridge: float) -> Floats:
     safe = np.where(used, scale, 1.0)
     x = np.where(used, (pooled - centre) / safe, 0.0)
     target = np.concatenate([np.ones(len(suspect)), -np.ones(len(heldout))])
-    weight = np.concatenate([np.full(len(suspect), 0.5 / len(suspect)), np.full(len(heldout), 0.5 / len(heldout))])
+    weight = np.concatenate(
+        [np.full(len(suspect), 0.5 / len(suspect)), np.full(len(heldout), 0.5 / len(heldout))]
+    )
     gram = (x * weight[:, None]).T @ x + ridge / len(pooled) * np.eye(x.shape[1])
     solution = np.linalg.solve(gram, (x * weight[:, None]).T @ target)
     return np.asarray(np.where(used, solution / safe, 0.0), dtype=np.float64)

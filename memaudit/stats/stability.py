@@ -161,6 +161,8 @@ def _spread(values: Floats) -> Spread:
     low, high = float(values.min()), float(values.max())
     if not math.isfinite(low) or not math.isfinite(high):
         # An infinite control has no mean or deviation to speak of; the order statistics still tell the story.
-        return Spread(float(np.median(values)), math.inf if low < high else 0.0, low, high, float(p05), float(p95))
+        return Spread(
+            float(np.median(values)), math.inf if low < high else 0.0, low, high, float(p05), float(p95)
+        )
     deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
     return Spread(float(values.mean()), deviation, low, high, float(p05), float(p95))

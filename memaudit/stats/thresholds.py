@@ -132,7 +132,9 @@ def _at_rank(scores: Floats, fpr: float, allowed: int, rule: str, confidence: fl
     n = scores.size
     identified = 0 <= allowed < n
     value = float(np.partition(scores, n - 1 - allowed)[n - 1 - allowed]) if identified else math.inf
-    return Threshold(value, n, fpr, allowed if identified else -1, 1.0 / (n + 1), identified, rule, confidence)
+    return Threshold(
+        value, n, fpr, allowed if identified else -1, 1.0 / (n + 1), identified, rule, confidence
+    )
 
 
 def conformal_pvalues(scores: Any, controls: Any) -> Floats:

@@ -7,6 +7,7 @@ over independent training runs, and model-based when the counts come from one ru
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -191,11 +192,14 @@ def _mass_inside(tp: int, fn: int, fp: int, tn: int, epsilon: float, delta: floa
     angles = np.arcsin(np.sqrt(np.asarray(cuts, dtype=np.float64)))
     nodes, weights = np.polynomial.legendre.leggauss(100)
     total = 0.0
-    for left, right in zip(angles[:-1], angles[1:], strict=True):
+    for left, right in itertools.pairwise(angles):
         angle = left + 0.5 * (right - left) * (nodes + 1.0)
         sine, cosine = np.sin(angle), np.cos(angle)
         density = np.exp(
-            special.xlogy(2 * a - 1, sine) + special.xlogy(2 * b - 1, cosine) + math.log(2.0) - special.betaln(a, b)
+            special.xlogy(2 * a - 1, sine)
+            + special.xlogy(2 * b - 1, cosine)
+            + math.log(2.0)
+            - special.betaln(a, b)
         )
         x = sine * sine
         floor, ceiling = least_fnr(x), 1.0 - least_fnr(cosine * cosine)
@@ -233,7 +237,9 @@ def order_statistic_epsilon(
     p = as_scores(members, "member scores", minimum=1)
     n = np.sort(as_scores(controls, "control scores", minimum=1))
     if not 0 <= allowed < n.size:
-        raise ConfigurationError(f"allowed is {allowed}; give a number from 0 to {n.size - 1}, fixed beforehand")
+        raise ConfigurationError(
+            f"allowed is {allowed}; give a number from 0 to {n.size - 1}, fixed beforehand"
+        )
     check_rate(alpha, "alpha")
     threshold = n[n.size - 1 - allowed]
     hits = int(np.count_nonzero(p > threshold))

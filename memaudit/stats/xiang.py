@@ -6,6 +6,7 @@ for example one public coin that spoils every canary at once, breaks the stated 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -35,12 +36,15 @@ def _beta_rule(a: float, b: float, kink: float | None = None) -> tuple[Floats, F
     edges = [low, high] if kink is None or not low < kink < high else [low, kink, high]
     nodes, weights = _legendre()
     points, masses = [], []
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in itertools.pairwise(edges):
         half = 0.5 * (right - left)
         x = left + half * (nodes + 1.0)
         points.append(x)
-        masses.append(half * weights * np.exp(special.xlogy(a - 1, x) + special.xlog1py(b - 1, -x)
-                                              - special.betaln(a, b)))
+        masses.append(
+            half
+            * weights
+            * np.exp(special.xlogy(a - 1, x) + special.xlog1py(b - 1, -x) - special.betaln(a, b))
+        )
     mass = np.concatenate(masses)
     # Dividing by the total removes the rounding of the normalising constant, which is large for large a + b.
     return np.concatenate(points), mass / mass.sum()
@@ -65,7 +69,9 @@ def _gaussian_error(survival: Floats, mu: float) -> Floats:
         high = np.where(heavier, high, middle)
     for _ in range(2):  # Newton on the log, which is concave: it ends at rounding from here
         wrong, right = special.ndtr(-low - mu / 2.0), special.ndtr(-low + mu / 2.0)
-        density = (np.exp(-0.5 * (low + mu / 2.0) ** 2) + np.exp(-0.5 * (low - mu / 2.0) ** 2)) / math.sqrt(2 * math.pi)
+        density = (np.exp(-0.5 * (low + mu / 2.0) ** 2) + np.exp(-0.5 * (low - mu / 2.0) ** 2)) / math.sqrt(
+            2 * math.pi
+        )
         mass = wrong + right
         with np.errstate(divide="ignore", invalid="ignore"):
             step = np.log(mass / survival) * mass / density
