@@ -1,4 +1,4 @@
-"""The compliance annex along EDPB Opinion 28/2024, the limitations and the assumptions. Evidence, no legal finding."""
+"""The compliance annex along EDPB Opinion 28/2024, the limitations, the assumptions. No legal finding."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PARA_55 = (
     "resistance to those attacks"
 )
 EDPB_REFS = {
-    "paragraph 46": "the context in which the model is released bears on which means are reasonably likely used",
+    "paragraph 46": "the context of the release bears on which means are reasonably likely to be used",
     "paragraph 55": "testing against known attacks: attribute and membership inference, exfiltration, "
     "regurgitation, model inversion, reconstruction",
     "paragraph 58": "documentation, including (c) the threat models and the tests against them",
 }
 SURFACES: dict[ReleaseName, str] = {
-    "public-api": "anyone who can call the model: chosen prompts, sampled text, log-probabilities if they are served",
+    "public-api": "anyone who can call the model: chosen prompts, sampled text, log-probabilities if served",
     "internal": "people inside the organisation and whoever takes over an account of theirs",
     "open-weights": "anyone, with full access to parameters, log-probabilities and gradients, for all time",
     "unspecified": "not declared: which attack surface is reasonably likely cannot be said from this report",
@@ -62,16 +62,19 @@ def threat_models(manifest: Manifest, reference: ReferenceInfo) -> list[ThreatMo
         ThreatModel(
             subject="membership inference",
             attacker_access=f"log-probabilities of chosen texts from the fine-tuned model, {base}",
-            assumptions="knows the exact candidate text and asks whether it was trained on; calibrates on texts of "
+            assumptions="knows the exact candidate text and asks whether it was trained on; calibrates on "
+            "texts of "
             "the same kind that were not",
-            source="Carlini et al. 2022 (TPR at low FPR); Zhang et al. 2024 (Min-K%++); Mireshghallah et al. 2022 "
+            source="Carlini et al. 2022 (TPR at low FPR); Zhang et al. 2024 (Min-K%++); Mireshghallah et "
+            "al. 2022 "
             "(reference calibration)",
         ),
         ThreatModel(
             subject="regurgitation",
             attacker_access="prompts and greedy completions; (n, p) figures assume n samples",
             assumptions="knows the record's context and the named share of the secret",
-            source="Carlini et al. 2021, 2023 (extraction); Hayes et al. 2024 ((n, p)-discoverable extraction)",
+            source="Carlini et al. 2021, 2023 (extraction); Hayes et al. 2024 ((n, p)-discoverable "
+            "extraction)",
         ),
     ]
     for family in sorted({canary.family for canary in manifest.canaries}):
@@ -79,7 +82,8 @@ def threat_models(manifest: Manifest, reference: ReferenceInfo) -> list[ThreatMo
             ThreatModel(
                 subject=f"canary family {family}",
                 attacker_access="as above",
-                assumptions="canaries are out-of-distribution secrets planted for the audit: they show what the "
+                assumptions="canaries are out-of-distribution secrets planted for the audit: they show what "
+                "the "
                 "training can remember, and say nothing by themselves of any real record",
                 source="Carlini et al. 2019 (canaries); Meeus et al. 2025 (canaries for language models)"
                 if family != "random"
@@ -99,7 +103,8 @@ def coverage(membership: Membership, regurgitation: Regurgitation) -> list[Attac
             edpb_ref="paragraph 55(i)",
             in_scope=True,
             status=member_status,
-            method=f"{membership.headline_attack} on planted canaries, TPR at {percent(membership.target_fpr)} FPR",
+            method=f"{membership.headline_attack} on planted canaries, TPR at "
+            f"{percent(membership.target_fpr)} FPR",
             result=membership.detection_claim,
         ),
         AttackCoverage(
@@ -148,7 +153,8 @@ def annex(
         + ("not measured." if control_rate is None else f"rate {control_rate:.3g}.")
     )
     return ComplianceAnnex(
-        disclaimer="Documented test evidence. It does not constitute a determination of anonymity, nor of compliance "
+        disclaimer="Documented test evidence. It does not constitute a determination of anonymity, nor of "
+        "compliance "
         "with the GDPR, the AI Act or any other law.",
         edpb_refs=EDPB_REFS,
         attack_coverage=coverage(membership, regurgitation),
@@ -156,7 +162,8 @@ def annex(
         test_scope=scope,
         quantified_results=results,
         release_context=context,
-        limitations=f"EDPB Opinion 28/2024, paragraph 55: “{PARA_55}”. Only the attacks marked as tested were run, "
+        limitations=f"EDPB Opinion 28/2024, paragraph 55: “{PARA_55}”. Only the attacks marked as tested "
+        "were run, "
         "on planted canaries, with the access and assumptions stated per threat model.",
     )
 
@@ -164,12 +171,15 @@ def annex(
 def limitations(manifest: Manifest, membership: Membership, reference: ReferenceInfo) -> Limitations:
     """Return what the report does not say, in order of weight."""
     items = [
-        "A small TPR, no regurgitation or a lower bound on epsilon near 0 is no certificate of privacy: stronger or "
+        "A small TPR, no regurgitation or a lower bound on epsilon near 0 is no certificate of privacy: "
+        "stronger or "
         "other attacks may succeed where these do not.",
-        f"{membership.n_members} inserted canaries and {membership.n_controls} that were not trained on carry the "
+        f"{membership.n_members} inserted canaries and {membership.n_controls} that were not trained on "
+        "carry the "
         "headline; its interval says how little or how much that is.",
         "Thresholds come from this run's canaries and do not transfer to other models or data.",
-        "Canaries repeated many times are a stress test; the tier of one repetition is the closest to an ordinary "
+        "Canaries repeated many times are a stress test; the tier of one repetition is the closest to an "
+        "ordinary "
         "record.",
         "The model was trained once: no interval here includes the variance between trainings.",
         "Real records are ranked for description; no figure here is evidence about any individual record.",
@@ -177,12 +187,14 @@ def limitations(manifest: Manifest, membership: Membership, reference: Reference
     if reference.mode == "none":
         items.insert(
             1,
-            "No reference model: the attack is weaker than one calibrated against the model before fine-tuning.",
+            "No reference model: the attack is weaker than one calibrated against the model before "
+            "fine-tuning.",
         )
     if manifest.include_prob in (0.0, 1.0):
         items.append("No fair coin decided about inclusion, so claims that rest on the coin are not made.")
     return Limitations(
-        statement=f"This is evidence of resistance to the attacks that were run, and of nothing else: “{PARA_55}” "
+        statement="This is evidence of resistance to the attacks that were run, and of nothing else: "
+        f"“{PARA_55}” "
         "(EDPB Opinion 28/2024, paragraph 55).",
         items=items,
     )
@@ -197,14 +209,16 @@ def assumptions(manifest: Manifest, membership: Membership, reference: Reference
     return [
         Assumption(
             name="exchangeable calibration",
-            statement="a canary that was not trained on scores like those that set the threshold; holds because all "
+            statement="a canary that was not trained on scores like those that set the threshold; holds "
+            "because all "
             "were drawn by the same generator before training",
             concerns=["membership.tpr_at_target_fpr", "membership.fpr_guarantee", "per_canary.p_value"],
             status="checked" if alike else "assumed",
         ),
         Assumption(
             name="inclusion by coin",
-            statement="each candidate was inserted by its own fair coin, drawn before training and unknown to it"
+            statement="each candidate was inserted by its own fair coin, drawn before training and unknown "
+            "to it"
             if fair
             else f"candidates were inserted with probability {manifest.include_prob:g}, not by a fair coin",
             concerns=["membership.randomization", "privacy"],
@@ -212,7 +226,8 @@ def assumptions(manifest: Manifest, membership: Membership, reference: Reference
         ),
         Assumption(
             name="independent canaries",
-            statement="canaries are detected independently of each other; intervals of TPR, AUC and ROC need it, the "
+            statement="canaries are detected independently of each other; intervals of TPR, AUC and ROC "
+            "need it, the "
             "false-positive rate and the randomisation test do not",
             concerns=["membership.ci_low", "membership.ci_high", "membership.auc_ci_low", "membership.roc"],
             status="assumed",
@@ -227,7 +242,8 @@ def assumptions(manifest: Manifest, membership: Membership, reference: Reference
         ),
         Assumption(
             name="canaries reach the loss",
-            statement="inserted canaries survived tokenisation, truncation, packing and the loss mask; preflight "
+            statement="inserted canaries survived tokenisation, truncation, packing and the loss mask; "
+            "preflight "
             "says what was seen",
             concerns=["membership", "regurgitation", "privacy"],
             status="assumed",

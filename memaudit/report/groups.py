@@ -21,8 +21,10 @@ class ScoreGroups:
         missing, extra = sorted(planted - scores.keys()), sorted(scores.keys() - planted)
         if missing or extra:
             raise ReportError(
-                f"the scores do not fit the manifest: {len(missing)} canaries have none ({some_of(missing)}), "
-                f"{len(extra)} scores have no canary ({some_of(extra)}); score the manifest's canaries, each once"
+                f"the scores do not fit the manifest: {len(missing)} canaries have none "
+                f"({some_of(missing)}), "
+                f"{len(extra)} scores have no canary ({some_of(extra)}); score the manifest's canaries, "
+                "each once"
             )
         self.manifest = manifest
         self.score = {name: float(value) for name, value in scores.items()}
@@ -58,7 +60,8 @@ class ScoreGroups:
 
     def info(self) -> CalibrationSet:
         return CalibrationSet(
-            rule="never-inserted controls and candidates that their coin kept out, drawn by the same generator as "
+            rule="never-inserted controls and candidates that their coin kept out, drawn by the same "
+            "generator as "
             "the members: exchangeable with a member that had not been trained on",
             n=self.calibration.size,
             n_never_inserted=self.never_inserted.size,

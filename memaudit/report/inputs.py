@@ -19,15 +19,18 @@ class AuditInputs:
 
     Args:
         manifest: what was planted, held out and kept as a control.
-        scores: attack name to {canary id: score}, each attack with every canary once, higher = more member-like,
+        scores: attack name to {canary id: score}, each attack with every canary once, higher = more
+        member-like,
             NaN where a canary could not be scored.
         headline_attack: the attack of the headline, chosen before the scores were seen; a key of ``scores``.
         scorer_version: version of its definition.
-        reference: ``mode`` (``disable_adapter``, ``step0``, ``checkpoint``, ``none``), ``identity``, ``note``.
+        reference: ``mode`` (``disable_adapter``, ``step0``, ``checkpoint``, ``none``), ``identity``,
+        ``note``.
         extraction: canary id to :class:`memaudit.extraction.CanaryExtraction`; None when it was not run.
         extraction_reason: why not, for example ``skip_generation``.
         extraction_info: the protocol: ``unit``, ``prefix_policy``, ``decoding``, ``near_reason``.
-        privacy: result of ``memaudit.privacy.estimate_from_scores`` as a dictionary; None when it was not run.
+        privacy: result of ``memaudit.privacy.estimate_from_scores`` as a dictionary; None when it was not
+        run.
         privacy_reason: why not.
         distributed: strategy, world size, dtype and the like.
         timeline: one dictionary an audit, oldest first (see :func:`timeline_point`).

@@ -1,10 +1,10 @@
-"""The membership verdict, from a manifest and one score per canary. Labels choose nothing that they later judge.
+"""The membership verdict, from a manifest and a score per canary. No label chooses what it later judges.
 
-Which canaries set the threshold. Members, held-out candidates and never-inserted controls come from the same
-generator and differ in nothing but the coin or the role, both fixed before training, so a held-out candidate and a
-control are equally good draws of "not trained on". Both set the threshold, which is then steadier than from either
-alone, and both counts are stated. The coin's own two groups are kept apart for what needs the coin: the
-randomisation test here, the bounds on epsilon in ``memaudit.privacy``.
+Which canaries set the threshold. Members, held-out candidates and never-inserted controls come from one
+generator and differ in nothing but the coin or the role, both fixed before training. So a held-out candidate and
+a control are equally good draws of "not trained on": both set the threshold, which is steadier than from either alone, and
+both counts are stated. The coin's own two groups are kept apart for what needs the coin: the randomisation test
+here, the bounds on epsilon in ``memaudit.privacy``.
 """
 
 from __future__ import annotations
@@ -16,30 +16,21 @@ import numpy as np
 
 from memaudit.manifest import Manifest
 from memaudit.report.groups import ScoreGroups, some_of
-from memaudit.report.numbers import finite, jsonable, percent
+from memaudit.report.numbers import finite, percent
 from memaudit.report.schema.membership import (
-    AttackSummary,
-    CalibrationStability,
     Exploratory,
     Membership,
-    RocPoint,
     ScorerInfo,
-    Spread,
     Tier,
 )
+from memaudit.report.separation import area, coins_test, roc, stability
 from memaudit.stats.arrays import Floats
 from memaudit.stats.intervals import clopper_pearson
-from memaudit.stats.randomization import randomization_test
-from memaudit.stats.roc import auc, delong_interval, roc_band, tpr_at_fpr
-from memaudit.stats.stability import Spread as SplitSpread
-from memaudit.stats.stability import calibration_stability
+from memaudit.stats.roc import tpr_at_fpr
 from memaudit.stats.thresholds import Threshold, above, conformal_threshold
 
 MAX_UNSCORED_SHARE = 0.05
 """Above this share of members or of calibration canaries without a score the headline is refused."""
-
-ROC_POINTS = 400
-"""Most points of the ROC that a report keeps; further ones are left out evenly, the ends always stay."""
 
 
 def membership(
@@ -57,7 +48,8 @@ def membership(
 
     Args:
         manifest: what was planted, held out and kept as a control.
-        scores: canary id to score, higher = more member-like, one for every canary of the manifest; NaN where a
+        scores: canary id to score, higher = more member-like, one for every canary of the manifest; NaN
+        where a
             canary could not be scored (it is counted and named), infinities are ordered as numbers are.
         headline_attack: name of the attack that gave the scores, chosen before they were seen.
         target_fpr: false-positive rate of the headline, strictly between 0 and 1.
@@ -88,9 +80,9 @@ def membership(
     valid = refusal is None
     hits = int(above(members, threshold).sum())
     low, high = clopper_pearson(hits, members.size, level) if members.size else (None, None)
-    area, area_low, area_high, area_reason = _area(members, calibration, level)
-    inverted = area_high is not None and area_high < 0.5
-    randomization, randomization_reason = _coins(manifest, groups, seed)
+    auc, auc_low, auc_high, auc_reason = area(members, calibration, level)
+    inverted = auc_high is not None and auc_high < 0.5
+    randomization, randomization_reason = coins_test(manifest, groups, seed)
     identified = threshold.identified
     return Membership(
         headline_attack=headline_attack,
@@ -115,60 +107,18 @@ def membership(
         n_detected=hits if valid else None,
         n_members_planted=len(manifest.members),
         unscored=groups.unscored(),
-        auc=area,
-        auc_ci_low=area_low,
-        auc_ci_high=area_high,
-        auc_reason=area_reason,
+        auc=auc,
+        auc_ci_low=auc_low,
+        auc_ci_high=auc_high,
+        auc_reason=auc_reason,
         inverted=inverted,
-        roc=_roc(members, calibration),
+        roc=roc(members, calibration),
         by_repetition=_tiers(manifest, groups, threshold, valid, level),
-        calibration_stability=_stability(members, calibration, target_fpr, seed),
+        calibration_stability=stability(members, calibration, target_fpr, seed),
         randomization=randomization,
         randomization_reason=randomization_reason,
         exploratory=None if valid else _exploratory(members, calibration, level),
-        warnings=_warnings(groups, area, inverted),
-    )
-
-
-def summarize_attack(
-    manifest: Manifest,
-    scores: Mapping[str, float],
-    *,
-    is_headline: bool,
-    target_fpr: float = 0.01,
-    level: float = 0.95,
-    refused: bool = False,
-) -> AttackSummary:
-    """Return the short account of one attack; its operating point is null where the headline is refused.
-
-    Raises:
-        ReportError: the scores' ids are not those of the manifest.
-    """
-    groups = ScoreGroups(manifest, scores)
-    members, calibration = groups.members, groups.calibration
-    found = tpr_at_fpr(members, calibration, target_fpr, level=level)
-    shown = bool(members.size) and found.identified and not refused
-    area, area_low, area_high, reason = _area(members, calibration, level)
-    return AttackSummary(
-        auc=area,
-        auc_ci_low=area_low,
-        auc_ci_high=area_high,
-        tpr_at_target_fpr=found.tpr if shown else None,
-        ci_low=found.ci_low if shown else None,
-        ci_high=found.ci_high if shown else None,
-        n_detected=found.n_detected if shown else None,
-        n_members=members.size,
-        n_controls=calibration.size,
-        n_unscored=len(groups.unscored().ids),
-        threshold=finite(found.threshold.value),
-        is_headline=is_headline,
-        inverted=area_high is not None and area_high < 0.5,
-        auc_by_repetition={
-            f"{tier}x": _area(groups.of_tier(tier), calibration, level)[0] for tier in groups.tiers()
-        },
-        member_mean=_mean(members),
-        control_mean=_mean(calibration),
-        reason=reason,
+        warnings=_warnings(groups, auc, inverted),
     )
 
 
@@ -187,7 +137,8 @@ def _refusal(groups: ScoreGroups, threshold: Threshold, profile: str, needed: in
         )
     if n < needed or not threshold.identified:
         return (
-            f"underpowered: {n} canaries that were not trained on cannot support a {percent(fpr)} false-positive "
+            f"underpowered: {n} canaries that were not trained on cannot support a {percent(fpr)} "
+            "false-positive "
             f"rate; at least {needed} are required"
         )
     for what, share in (
@@ -197,7 +148,8 @@ def _refusal(groups: ScoreGroups, threshold: Threshold, profile: str, needed: in
         if share > MAX_UNSCORED_SHARE:
             return (
                 f"{percent(share)} of the {what} have no score (not a number), more than "
-                f"{percent(MAX_UNSCORED_SHARE)}: what is left may not be representative; find the cause and rescore"
+                f"{percent(MAX_UNSCORED_SHARE)}: what is left may not be representative; find the cause and "
+                "rescore"
             )
     return None
 
@@ -216,7 +168,8 @@ def _claim(
     return (
         f"{hits} of {n} inserted canaries detected, TPR {hits / n:.3g} "
         f"({percent(level)} interval {low:.3g} to {high:.3g}) at a false-positive rate of at most "
-        f"{percent(threshold.fpr)} (mean {percent(threshold.expected_fpr)} from {threshold.n_controls} canaries "
+        f"{percent(threshold.fpr)} (mean {percent(threshold.expected_fpr)} from {threshold.n_controls} "
+        "canaries "
         "that were not trained on)"
     )
 
@@ -233,37 +186,6 @@ def _at_one_percent(
     if refusal is not None and not refusal.startswith("underpowered"):
         return None
     return tpr_at_fpr(members, calibration, 0.01).tpr
-
-
-def _area(
-    members: Floats,
-    calibration: Floats,
-    level: float,
-) -> tuple[float | None, float | None, float | None, str | None]:
-    if members.size == 0 or calibration.size == 0:
-        return None, None, None, "no score on one of the two sides"
-    low, high = delong_interval(members, calibration, level)
-    return auc(members, calibration), low, high, None
-
-
-def _roc(
-    members: Floats,
-    calibration: Floats,
-) -> list[RocPoint]:
-    if members.size == 0 or calibration.size == 0:
-        return []
-    band = roc_band(members, calibration)
-    n = band.fpr.size
-    kept = np.unique(np.linspace(0, n - 1, min(n, ROC_POINTS)).round().astype(int))
-    return [
-        RocPoint(
-            fpr=float(band.fpr[i]),
-            tpr=float(band.tpr[i]),
-            tpr_low=float(band.tpr_low[i]),
-            tpr_high=float(band.tpr_high[i]),
-        )
-        for i in kept
-    ]
 
 
 def _tiers(
@@ -297,73 +219,19 @@ def _tier(
     n = members.size
     hits = int(above(members, threshold).sum()) if valid else None
     low, high = clopper_pearson(hits, n, level) if hits is not None and n else (None, None)
-    area, area_low, area_high, _ = _area(members, calibration, level)
+    auc, auc_low, auc_high, _ = area(members, calibration, level)
     return Tier(
         n=n,
         detected=hits,
         tpr=hits / n if hits is not None and n else None,
         ci_low=low,
         ci_high=high,
-        auc=area,
-        auc_ci_low=area_low,
-        auc_ci_high=area_high,
+        auc=auc,
+        auc_ci_low=auc_low,
+        auc_ci_high=auc_high,
         threshold_identified=threshold.identified,
         meaning=meaning,
     )
-
-
-def _stability(
-    members: Floats,
-    calibration: Floats,
-    fpr: float,
-    seed: int,
-) -> CalibrationStability | None:
-    if members.size == 0 or calibration.size == 0:
-        return None
-    found = calibration_stability(members, calibration, fpr, seed=seed)
-    reason = None
-    if found.threshold is None:
-        reason = f"{found.n_controls} calibration canaries cannot be split and still resolve {percent(fpr)}"
-    return CalibrationStability(
-        identified=found.identified,
-        method=found.method,
-        n_controls=found.n_controls,
-        n_members=found.n_members,
-        resamples=found.resamples,
-        fpr_low=finite(found.fpr_low),
-        fpr_high=finite(found.fpr_high),
-        threshold_low=finite(found.threshold_low),
-        threshold_high=finite(found.threshold_high),
-        tpr_low=finite(found.tpr_low),
-        tpr_high=finite(found.tpr_high),
-        n_calibration=found.n_calibration,
-        n_check=found.n_check,
-        threshold=_spread(found.threshold),
-        tpr=_spread(found.tpr),
-        checked_fpr=finite(found.checked_fpr),
-        reason=reason,
-    )
-
-
-def _spread(spread: SplitSpread | None) -> Spread | None:
-    if spread is None:
-        return None
-    values = {name: getattr(spread, name) for name in ("mean", "std", "min", "max", "p05", "p95")}
-    return Spread(**values) if all(math.isfinite(value) for value in values.values()) else None
-
-
-def _coins(manifest: Manifest, groups: ScoreGroups, seed: int) -> tuple[dict[str, object] | None, str | None]:
-    """Do the scores depend on the coins? Over members and coin losers alone, by redrawing fair coins."""
-    if manifest.include_prob != 0.5:
-        return None, f"the coins were not fair (include_prob {manifest.include_prob:g})"
-    if not groups.members.size or not groups.coin_losers.size:
-        return None, "one of the coin's two groups has no score"
-    both = np.concatenate([groups.members, groups.coin_losers])
-    coins = np.arange(both.size) < groups.members.size
-    draws = int(min(9999, max(999, 2e8 // both.size)))  # a few seconds at most
-    found = randomization_test(both, coins, draws=draws, seed=seed)
-    result: dict[str, object] = jsonable(found.to_dict(), {})
-    return result, None
 
 
 def _exploratory(
@@ -388,28 +256,27 @@ def _exploratory(
     )
 
 
-def _warnings(groups: ScoreGroups, area: float | None, inverted: bool) -> list[str]:
+def _warnings(groups: ScoreGroups, auc: float | None, inverted: bool) -> list[str]:
     warnings: list[str] = []
     lost = groups.unscored()
     if lost.ids:
         warnings.append(
-            f"{len(lost.ids)} canaries have no score (not a number) and are in no denominator: {some_of(lost.ids, 20)}; "
+            f"{len(lost.ids)} canaries have no score (not a number) and are in no denominator: "
+            f"{some_of(lost.ids, 20)}; "
             "look for masked vocabulary entries, overflow in half precision or empty secrets"
         )
     if groups.excluded:
         warnings.append(
-            f"{groups.excluded} controls were drawn by another generator than every candidate and set no threshold; "
+            f"{groups.excluded} controls were drawn by another generator than every candidate and set no "
+            "threshold; "
             "draw controls and candidates alike"
         )
-    if inverted and area is not None:
+    if inverted and auc is not None:
         warnings.append(
-            f"AUC {area:.3g} is clearly below 0.5: members and non-members are told apart with the score's sign "
-            f"turned (AUC {1 - area:.3g}); this is leakage too, or the score's orientation is wrong"
+            f"AUC {auc:.3g} is clearly below 0.5: members and non-members are told apart with the score's "
+            "sign "
+            f"turned (AUC {1 - auc:.3g}); this is leakage too, or the score's orientation is wrong"
         )
     if groups.calibration.size and np.unique(groups.calibration).size == 1 and groups.calibration.size > 1:
         warnings.append("every calibration score is the same: the score carries no information")
     return warnings
-
-
-def _mean(values: Floats) -> float | None:
-    return finite(float(values.mean())) if values.size and np.isfinite(values).all() else None

@@ -22,8 +22,8 @@ def finite(value: float | None) -> float | None:
 def jsonable(value: Any, nulls: dict[str, str], path: str = "") -> Any:
     """Return ``value`` as JSON values, with each non-finite number as None and its path noted in ``nulls``.
 
-    Mappings, sequences, sets, numpy scalars and arrays, and objects with ``to_dict`` are followed; anything else
-    that JSON does not know becomes its ``str``.
+    Mappings, sequences, sets, numpy scalars and arrays, and objects with ``to_dict`` are followed; anything
+    else that JSON does not know becomes its ``str``.
 
     Example:
         >>> seen: dict[str, str] = {}

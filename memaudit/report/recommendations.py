@@ -27,7 +27,8 @@ def recommendations(
     Args:
         membership, regurgitation: the two verdicts.
         adapter: ``r``, ``lora_alpha``, ``modules_to_save`` and the like; None without adapters.
-        config: the resolved configuration; ``num_train_epochs`` and ``learning_rate`` are looked for in it and one
+        config: the resolved configuration; ``num_train_epochs`` and ``learning_rate`` are looked for in it
+        and one
             level below.
         exact_dup_rate: share of exact duplicates among the training texts, None where it was not measured.
         preflight: its result; up to five warnings are repeated.
@@ -67,15 +68,18 @@ def _lines(
         yield f"Lower the learning rate (now {rate:g})."
     saved = [str(name) for name in adapter.get("modules_to_save") or []]
     if any(word in name for name in saved for word in ("head", "embed")):
-        yield f"Leave output and input embeddings out of modules_to_save ({', '.join(saved)}): they store rare tokens."
+        names = ", ".join(saved)
+        yield f"Leave output and input embeddings out of modules_to_save ({names}): they store rare tokens."
     if adapter.get("trainable_token_indices"):
         yield "Trainable token embeddings store what is rare in the data; freeze them if the task allows."
     yield (
-        "If memorisation has to go down further: dropout, then a loss that leaves tokens out (goldfish), then "
+        "If memorisation has to go down further: dropout, then a loss that leaves tokens out (goldfish), "
+        "then "
         "gradient clipping, then DP-SGD with a stated epsilon; audit after each."
     )
     yield (
-        "Not sufficient by themselves: output filters for exact matches, system prompts, unlearning without an "
+        "Not sufficient by themselves: output filters for exact matches, system prompts, unlearning without "
+        "an "
         "audit, renaming or masking identifiers alone."
     )
     warnings = preflight.get("warnings") or []

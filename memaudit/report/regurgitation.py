@@ -87,18 +87,20 @@ def regurgitation(
         notes.append(f"{len(lost)} inserted canaries could not be judged: {some_of(lost, 20)}")
     if open_ids:
         notes.append(
-            f"near-verbatim matches of {len(open_ids)} inserted canaries are open because nothing was generated; "
+            f"near-verbatim matches of {len(open_ids)} inserted canaries are open because nothing was "
+            "generated; "
             "overall counts judged canaries by every rule, detected counts exact matches of all"
         )
     return Regurgitation(
         execution="executed",
         prefix_policy=str(
             info.get("prefix_policy")
-            or "the record's own context (template, earlier turns) in token ids, then the first part of the secret"
+            or "the record's own context (template, earlier turns) in token ids, then the secret's first part"
         ),
         decoding=str(info.get("decoding") or "greedy"),
         match_rule=(
-            "exact: every token left of the secret is the argmax given the true tokens before it, which is what "
+            "exact: every token left of the secret is the argmax given the true tokens before it, which is "
+            "what "
             f"greedy decoding emits; near-verbatim: BLEU > {BLEU_ABOVE} or normalised edit distance <= "
             f"{EDIT_DISTANCE_AT_MOST} over every window of a generation (unit: {info.get('unit', 'tokens')})"
         ),
@@ -220,8 +222,10 @@ def extraction(manifest: Manifest, found: Found | None, reason: str | None) -> E
             "n_controls": len(controls),
             "whole_secret_from_context": sum(one.shortest_prefix == 0 for one in members),
         },
-        note="(n, p)-discoverable extraction (Hayes et al. 2024): independent samples under each decoding scheme, "
-        "given the record's context and the named share of the secret; exact probabilities, nothing was sampled",
+        note="(n, p)-discoverable extraction (Hayes et al. 2024): independent samples under each decoding "
+        "scheme, "
+        "given the record's context and the named share of the secret; exact probabilities, nothing was "
+        "sampled",
     )
 
 

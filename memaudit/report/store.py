@@ -99,7 +99,8 @@ def read_json(path: str | os.PathLike[str]) -> tuple[bytes, dict[str, Any]]:
         content = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ReportError(
-            f"{path} is not a whole JSON report ({type(error).__name__}); restore it from a copy or audit again"
+            f"{path} is not a whole JSON report ({type(error).__name__}); restore it from a copy or audit "
+            "again"
         ) from error
     if not isinstance(content, dict):
         raise ReportError(f"{path} holds JSON but no report (an object was expected)")
@@ -125,7 +126,8 @@ def load_report(path: str | os.PathLike[str]) -> Report:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
         raise ReportError(
-            f"{path} is not a memaudit report: field {where}: {first['msg']} ({error.error_count()} such fields)"
+            f"{path} is not a memaudit report: field {where}: {first['msg']} ({error.error_count()} such "
+            "fields)"
         ) from error
 
 

@@ -39,7 +39,8 @@ def membership_verdict(found: Membership) -> Verdict:
         return Verdict(question=question, answer=f"Yes: {share}.", detail=detail, level="leak")
     if found.inverted or (pvalue is not None and pvalue <= SIGNIFICANCE):
         answer = (
-            f"Partly: members rank apart from the rest, but few are told apart at {percent(found.target_fpr)} "
+            "Partly: members rank apart from the rest, but few are told apart at "
+            f"{percent(found.target_fpr)} "
             "false positives."
         )
         return Verdict(question=question, answer=answer, detail=detail, level="leak")
@@ -64,7 +65,8 @@ def regurgitation_verdict(found: Regurgitation, controls: NegativeControls) -> V
     if found.near_verbatim != "executed":
         detail += f" Near-verbatim matches were not measured: {found.near_verbatim_reason}."
     if controls.regurgitation_rate is not None:
-        detail += f" Canaries never inserted: {controls.n_regurgitated} completed (rate {controls.regurgitation_rate:.3g})."
+        detail += f" Canaries never inserted: {controls.n_regurgitated} completed (rate "
+        f"{controls.regurgitation_rate:.3g})."
     if hits:
         answer = f"Yes: {hits} of {total} inserted canaries."
         return Verdict(question=question, answer=answer, detail=detail, level="leak")

@@ -1,8 +1,8 @@
 """The report's schema: pydantic models, version 2.0.0, and the JSON Schema that comes from them.
 
 Names and meanings follow the published schema 1.3.0 where it has them. Differences that a reader must know:
-``membership.tpr_at_1pct_fpr`` is the rate at 1 % whatever the target is (``tpr_at_target_fpr`` is the headline),
-thresholds are strict, and ``execution`` is ``executed`` or ``not_run`` with the reason beside it.
+``membership.tpr_at_1pct_fpr`` is the rate at 1 % whatever the target is (``tpr_at_target_fpr`` is the
+headline), thresholds are strict, and ``execution`` is ``executed`` or ``not_run`` with the reason beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from memaudit.report.schema.context import (
 from memaudit.report.schema.extraction import Extraction, NegativeControls, Regurgitation
 from memaudit.report.schema.membership import AttackSummary, Membership
 
-SCHEMA_VERSION = "2.0.0"
+SCHEMA_VERSION: Literal["2.0.0"] = "2.0.0"
 
 __all__ = ["SCHEMA_VERSION", "Execution", "Report", "json_schema"]
 

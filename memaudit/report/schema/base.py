@@ -27,7 +27,7 @@ class OpenSection(BaseModel):
 
 
 class Proportion(Section):
-    """A count, its rate and the exact two-sided interval of the rate; rate and limits are null when n is 0."""
+    """A count, its rate and the rate's exact two-sided interval; rate and limits are null when n is 0."""
 
     n: Count
     count: Count | None = None

@@ -29,7 +29,7 @@ class ReferenceInfo(OpenSection):
 
 
 class ReleaseContext(Section):
-    """How the model will be exposed (EDPB Opinion 28/2024, paragraph 46): declared by the user, never inferred."""
+    """How the model will be exposed (EDPB Opinion 28/2024, paragraph 46): declared, never inferred."""
 
     edpb_ref: str = "EDPB Opinion 28/2024, paragraph 46"
     declared: ReleaseName
@@ -70,7 +70,7 @@ class RealRecords(OpenSection):
         default=None, description="Null when no text could be read, never 0 then."
     )
     set_level: JsonValue = None
-    ranked: list[JsonDict] = []
+    ranked: list[JsonDict] = Field(default_factory=list)
     redacted: bool = True
 
 
@@ -147,7 +147,7 @@ class ThreatModel(Section):
 
 
 class ComplianceAnnex(Section):
-    """Documented test evidence along EDPB Opinion 28/2024, paragraphs 46, 55 and 58. No legal determination."""
+    """Test evidence along EDPB Opinion 28/2024, paragraphs 46, 55 and 58. No legal determination."""
 
     disclaimer: str
     edpb_refs: dict[str, str]

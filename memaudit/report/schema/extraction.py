@@ -34,8 +34,8 @@ class Regurgitation(Section):
     prefix_policy: str | None = None
     decoding: str | None = None
     match_rule: str | None = None
-    prefix_fractions: list[float] = []
-    thresholds: dict[str, float] = {}
+    prefix_fractions: list[float] = Field(default_factory=list)
+    thresholds: dict[str, float] = Field(default_factory=dict)
     detected: DetectedRegurgitation
     overall: RegurgitationRate
     by_tier: dict[str, RegurgitationRate]
@@ -63,8 +63,8 @@ class Extraction(Section):
 
     execution: Execution
     reason: str | None = None
-    curves: list[ExtractionCurve] = []
-    summary: JsonDict = {}
+    curves: list[ExtractionCurve] = Field(default_factory=list)
+    summary: JsonDict = Field(default_factory=dict)
     note: str | None = None
 
 

@@ -59,8 +59,8 @@ class Spread(Section):
 class CalibrationStability(Section):
     """How far threshold, TPR and FPR could move with other controls; apart from the members' own interval.
 
-    The exact ranges come from order statistics; the spreads from splits without replacement, because a bootstrap
-    of the largest controls is biased towards detection.
+    The exact ranges come from order statistics; the spreads from splits without replacement, because a
+    bootstrap of the largest controls is biased towards detection.
     """
 
     identified: bool
@@ -99,7 +99,7 @@ class Unscored(Section):
     n_members: Count = 0
     n_held_out: Count = 0
     n_controls: Count = 0
-    ids: list[str] = []
+    ids: list[str] = Field(default_factory=list)
 
 
 class Exploratory(Section):
@@ -117,7 +117,8 @@ class Exploratory(Section):
 class Membership(Section):
     """The membership verdict: TPR at a low FPR on inserted canaries, thresholded on canaries that stayed out.
 
-    A score is detected when it is strictly above the threshold, which is an order statistic of the calibration
+    A score is detected when it is strictly above the threshold, which is an order statistic of the
+    calibration
     scores: a canary that was not trained on is detected with probability at most ``fpr_guarantee``.
     """
 
@@ -130,7 +131,8 @@ class Membership(Section):
     target_fpr: float
     tpr_at_target_fpr: Rate | None = Field(description="The headline: detection rate at target_fpr.")
     tpr_at_1pct_fpr: Rate | None = Field(
-        description="The detection rate at 1 % FPR. The headline when target_fpr is 0.01; null when it is refused "
+        description="The detection rate at 1 % FPR. The headline when target_fpr is 0.01; null when it is "
+        "refused "
         "or when the canaries cannot resolve 1 %."
     )
     ci_low: Rate | None = Field(description="Clopper-Pearson limits of tpr_at_target_fpr.")
@@ -142,7 +144,8 @@ class Membership(Section):
     threshold: float | None = Field(description="Detected is strictly above it.")
     threshold_identified: bool
     fpr_guarantee: Rate | None = Field(
-        description="Exact mean false-positive rate at the threshold, never above target_fpr; null if unidentified."
+        description="Exact mean false-positive rate at the threshold, never above target_fpr; null if "
+        "unidentified."
     )
     achievable_fpr: Rate | None = Field(
         description="The smallest rate that so many controls resolve: 1/(n + 1)."
@@ -167,7 +170,8 @@ class Membership(Section):
     by_repetition: dict[str, Tier]
     calibration_stability: CalibrationStability | None
     randomization: JsonDict | None = Field(
-        description="Do the scores depend on the coins? Exact under the design; null with randomization_reason."
+        description="Do the scores depend on the coins? Exact under the design; null with "
+        "randomization_reason."
     )
     randomization_reason: str | None = None
     exploratory: Exploratory | None
@@ -190,7 +194,7 @@ class AttackSummary(Section):
     threshold: float | None
     is_headline: bool
     inverted: bool
-    auc_by_repetition: dict[str, float | None] = {}
+    auc_by_repetition: dict[str, float | None] = Field(default_factory=dict)
     member_mean: float | None
     control_mean: float | None
     reason: str | None = None
