@@ -100,7 +100,7 @@ def plan_rounds(
 
 
 def run_rounds(
-    strategy: Strategy, rounds: Sequence[Round], *, stop_ids: Sequence[int] = ()
+    strategy: Strategy, rounds: Sequence[Round], *, stop_ids: Sequence[int] = (), batch_size: int = 32
 ) -> dict[str, list[int]]:
     """Run the rounds on the shards and return every task's new token ids, by key, on every rank.
 
@@ -111,6 +111,7 @@ def run_rounds(
         strategy: how the model lies on its ranks.
         rounds: what :func:`plan_rounds` returned.
         stop_ids: ids that end a generation; they and what follows are cut off.
+        batch_size: prompts that go through the model together; a round has no more on any rank.
 
     Raises:
         AuditError: a generation failed on some rank, or answered another number of prompts.
@@ -121,7 +122,10 @@ def run_rounds(
         mine = one.by_rank[strategy.record_rank]
         try:
             outputs = strategy.generate(
-                [list(task.prompt) for task in mine], max_new_tokens=one.max_new_tokens, **GREEDY
+                [list(task.prompt) for task in mine],
+                max_new_tokens=one.max_new_tokens,
+                batch_size=batch_size,
+                **GREEDY,
             )
             if len(outputs) != len(mine):
                 raise AuditError(f"{len(mine)} prompts were given and {len(outputs)} answers came back")

@@ -97,13 +97,16 @@ def text_bleu(
     return bleu(list(reference.strip()), list(hypothesis.strip()))
 
 
-def window_distance(reference: Sequence[Hashable], generation: Sequence[Hashable]) -> float:
+def window_distance(
+    reference: Sequence[Hashable], generation: Sequence[Hashable], *, starts: int | None = None
+) -> float:
     """Return the smallest normalised Levenshtein distance to any window of the generation.
 
     Args:
         reference: characters or token ids of the true suffix, length m.
         generation: characters or token ids that were generated; every window of length m is looked at, the
             last one included, or the whole where it is shorter.
+        starts: the last position at which a window may start; None for all.
 
     Returns:
         Edits over m, in [0, 1]; 1 where the reference is empty.
@@ -118,7 +121,8 @@ def window_distance(reference: Sequence[Hashable], generation: Sequence[Hashable
     if size == 0:
         return 1.0
     best = size
-    for start in range(max(1, len(generation) - size + 1)):
+    last = max(0, len(generation) - size)
+    for start in range((last if starts is None else min(last, starts)) + 1):
         window = generation[start : start + size]
         # Beyond the cutoff rapidfuzz stops counting and answers cutoff + 1.
         best = min(best, int(Levenshtein.distance(reference, window, score_cutoff=best)))
@@ -143,9 +147,16 @@ def match_ids(reference: Sequence[int], generation: Sequence[int]) -> Match:
 
 
 def match_text(
-    reference: str, generation: str, *, reference_ids: Sequence[int], generation_ids: Sequence[int]
+    reference: str,
+    generation: str,
+    *,
+    reference_ids: Sequence[int],
+    generation_ids: Sequence[int],
+    starts: int | None = None,
 ) -> Match:
     """Compare text: BLEU over as many words as the reference has, edit distance over characters.
+
+    ``starts`` is the last character, after white space, at which a window may start; None for all.
 
     Example:
         >>> match_text("  ", "anything", reference_ids=[1], generation_ids=[2]).near
@@ -162,7 +173,7 @@ def match_text(
             reference_ids=reference_ids,
             hypothesis_ids=generation_ids[: len(reference_ids)],
         ),
-        edit_distance=window_distance(wanted, generation.strip()),
+        edit_distance=window_distance(wanted, generation.strip(), starts=starts),
     )
 
 

@@ -50,8 +50,8 @@ class PrefixResult:
         verbatim: every suffix token is the argmax given the true tokens before it: greedy decoding emits it.
         near_verbatim: BLEU above its limit or edit distance at most its limit; true where verbatim; None
             where neither the signals nor a generation decided it.
-        bleu: in [0, 1]; None where it was not computed.
-        edit_distance: normalised, in [0, 1]; None where it was not computed.
+        bleu: in [0, 1]; None where the verdict was certain before the output was known whole.
+        edit_distance: normalised, in [0, 1]; None as for ``bleu``.
         source: what decided ``near_verbatim``.
         log_probability: decoding scheme to natural log of the probability of sampling the suffix, -inf where
             the scheme can never emit it.
@@ -150,7 +150,8 @@ class GenerationCounts:
         decided: skipped, the signals decide the near-verbatim verdict (see extraction/decide.py).
         generated: answered by a generation.
         not_run: left open because generation was switched off or no strategy was given.
-        prompts: prompts generated from; fewer than ``generated`` where prefixes share their continuation.
+        prompts: prompts generated from: prefixes with the same continuation share one, and one that can still
+            match after its first tokens is gone on with as a second one.
         calls: calls of Strategy.generate on each rank.
     """
 

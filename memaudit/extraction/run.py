@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from memaudit.errors import ConfigurationError
-from memaudit.extraction.decide import Decode, compare, decide
-from memaudit.extraction.generated import Task, max_positions, plan_rounds, run_rounds, stop_ids
+from memaudit.extraction.decide import SLACK, Decode, decide
+from memaudit.extraction.generated import Task, stop_ids
+from memaudit.extraction.near_verbatim import Answers, Question, answer
 from memaudit.extraction.probabilistic import suffix_logprob, tries_needed
 from memaudit.extraction.results import (
     CanaryExtraction,
@@ -30,9 +31,6 @@ from memaudit.signals import Decoding, TokenSignals
 
 if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
     from memaudit.strategies.base import Strategy
-
-SLACK = 4
-"""Tokens that a generation may have beyond the suffix, so that a window can start a little late."""
 
 
 class Rendered(Protocol):
@@ -57,23 +55,12 @@ class _Rules:
     stops: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A pair of record and prefix that a generation has to answer."""
-
-    id: str
-    index: int  # of the prefix in by_prefix
-    suffix: tuple[int, ...]
-    known: tuple[int, ...]  # what greedy decoding is known to emit, the first wrong token included
-    key: str
-
-
 @dataclass(slots=True)
 class _State:
     """What is collected while the records are gone through."""
 
     by_id: dict[str, CanaryExtraction] = field(default_factory=dict)
-    open: list[_Open] = field(default_factory=list)
+    open: list[Question] = field(default_factory=list)
     tasks: dict[str, Task] = field(default_factory=dict)
     unscorable: list[str] = field(default_factory=list)
     verbatim: int = 0
@@ -142,32 +129,25 @@ def extract_all(
         )
     if slack < 1:
         raise ConfigurationError(f"slack is {slack}; expected at least 1 token")
-    model = None if strategy is None else strategy.model
-    stops = stop_ids(model)
+    stops = () if strategy is None else stop_ids(strategy.model)
     rules = _Rules(tuple(fractions), tuple(decodings), tuple(ps), decode, slack, stops)
     state = _State()
     for name in sorted(rendered):
         _read(state, rules, name, rendered[name], target_signals[name])
-    pairs = len(state.by_id) * len(fractions)
-    rounds = []
+    ran: Answers | None = None
     if generate_open and strategy is not None:
-        rounds = plan_rounds(
-            list(state.tasks.values()),
-            ranks=strategy.record_world,
-            max_batch_size=max_batch_size,
-            max_positions=max_positions(model),
+        ran = answer(
+            strategy, state.open, state.tasks, slack=slack, decode=decode, max_batch_size=max_batch_size
         )
-        outputs = run_rounds(strategy, rounds, stop_ids=stops)
-        _answer(state, outputs, decode, slack)
-    ran = generate_open and strategy is not None
+        _note(state, ran)
     counts = GenerationCounts(
-        pairs=pairs,
+        pairs=len(state.by_id) * len(rules.fractions),
         verbatim=state.verbatim,
         decided=state.decided,
-        generated=len(state.open) if ran else 0,
-        not_run=0 if ran else len(state.open),
-        prompts=sum(len(tasks) for one in rounds for tasks in one.by_rank),
-        calls=len(rounds),
+        generated=0 if ran is None else len(state.open),
+        not_run=len(state.open) if ran is None else 0,
+        prompts=0 if ran is None else ran.prompts,
+        calls=0 if ran is None else ran.calls,
     )
     return ExtractionOutcome(
         by_id=state.by_id,
@@ -260,26 +240,23 @@ def _prefix(
     state.tasks[key] = Task(
         key, (*(int(t) for t in record.ids[: start + miss]), emitted), len(secret) - miss - 1 + rules.slack
     )
-    state.open.append(_Open(name, index, suffix, (*secret[given:miss], emitted), key))
+    state.open.append(Question(name, index, suffix, (*secret[given:miss], emitted), key))
     return result
 
 
-def _answer(state: _State, outputs: Mapping[str, Sequence[int]], decode: Decode | None, slack: int) -> None:
-    """Judge what was open by the generations; a task without an output had no position left to generate
-    into."""
-    for one in state.open:
-        output = [*one.known, *outputs.get(one.key, ())][: len(one.suffix) + slack]
-        match = compare(one.suffix, output, decode)
-        record = state.by_id[one.id]
+def _note(state: _State, ran: Answers) -> None:
+    """Put the answers where the questions were."""
+    for question, found in zip(state.open, ran.answers, strict=True):
+        record = state.by_id[question.id]
         results = list(record.by_prefix)
-        results[one.index] = replace(
-            results[one.index],
-            near_verbatim=match.near,
-            bleu=match.bleu,
-            edit_distance=match.edit_distance,
+        results[question.index] = replace(
+            results[question.index],
+            near_verbatim=found.near,
+            bleu=None if found.match is None else found.match.bleu,
+            edit_distance=None if found.match is None else found.match.edit_distance,
             source="generated",
         )
-        state.by_id[one.id] = replace(record, by_prefix=tuple(results))
+        state.by_id[question.id] = replace(record, by_prefix=tuple(results))
 
 
 def _tries(logs: Mapping[str, float], ps: Sequence[float]) -> dict[str, tuple[Tries, ...]]:
