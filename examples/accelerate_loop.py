@@ -22,7 +22,9 @@ model = LlamaForCausalLM(
                 num_attention_heads=4, pad_token_id=0, bos_token_id=None, eos_token_id=1)
 )  # fmt: skip
 collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)
-loader = torch.utils.data.DataLoader([tokenizer(alpaca_text(row)) for row in rows], 16, True, collate_fn=collate)
+loader = torch.utils.data.DataLoader(
+    [tokenizer(alpaca_text(row)) for row in rows], 16, True, collate_fn=collate
+)
 accelerator = Accelerator(cpu=not torch.cuda.is_available())
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)

@@ -3,7 +3,13 @@
 import sys
 
 from datasets import Dataset
-from transformers import DataCollatorForLanguageModeling, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    DataCollatorForLanguageModeling,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 
 from memaudit import MemorizationAuditCallback, generate_canaries, inject
 from memaudit.demo.text import byte_tokenizer, instruction_rows

@@ -11,7 +11,10 @@ from memaudit import MemorizationAuditCallback, generate_canaries, inject
 from memaudit.demo.text import byte_tokenizer, instruction_rows
 
 output_dir = sys.argv[1] if len(sys.argv) > 1 else "out-trl-sft"
-rows = [{"prompt": row["instruction"] + "\n", "completion": row["output"]} for row in instruction_rows(200, seed=0)]
+rows = [
+    {"prompt": row["instruction"] + "\n", "completion": row["output"]}
+    for row in instruction_rows(200, seed=0)
+]
 tokenizer = byte_tokenizer([row["prompt"] + row["completion"] for row in rows], vocab_size=512)
 model = LlamaForCausalLM(
     LlamaConfig(vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,

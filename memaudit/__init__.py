@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from memaudit import errors
-    from memaudit.posthoc.attack import attack
     from memaudit.injection import inject
     from memaudit.integrations.huggingface import MemorizationAuditCallback
     from memaudit.integrations.lightning import LightningMemorizationAudit
     from memaudit.manifest import Canary, CanarySet, Manifest
+    from memaudit.posthoc.attack import attack
     from memaudit.sampling import generate_canaries
     from memaudit.session import AuditSession
 

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from memaudit.session import AuditResult, AuditSession
 
 LIBRARIES = (
-    "torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "lightning", "datasets", "numpy", "scipy",
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "trl",
+    "deepspeed",
+    "lightning",
+    "datasets",
+    "numpy",
+    "scipy",
 )
 
 _MODES = {"adapter": "disable_adapter", "initial": "step0", "checkpoint": "checkpoint", "none": "none"}
@@ -64,7 +73,9 @@ def assemble_report(session: AuditSession, result: AuditResult, *, audit_seconds
         privacy=privacy,
         privacy_reason=privacy_reason,
         distributed=asdict(session.strategy.facts()),
-        timeline=timeline.read(session.output_dir / timeline.TIMELINE_NAME) if session.strategy.rank == 0 else [],
+        timeline=timeline.read(session.output_dir / timeline.TIMELINE_NAME)
+        if session.strategy.rank == 0
+        else [],
         preflight=session.preflight,
         real_records=real,
         real_records_reason=real_reason,
@@ -77,7 +88,9 @@ def assemble_report(session: AuditSession, result: AuditResult, *, audit_seconds
         forwards=_forwards(result),
         audit_seconds=audit_seconds,
         seeds=options.seeds,
-        release_context=cast(Any, None if options.release_context == "unspecified" else options.release_context),
+        release_context=cast(
+            Any, None if options.release_context == "unspecified" else options.release_context
+        ),
         target_fpr=options.target_fpr,
         profile=cast(Any, options.profile),
         warnings=tuple(session.warnings),
@@ -107,11 +120,22 @@ def adapter_info(model: Any) -> dict[str, Any] | None:
     configs = getattr(model, "peft_config", None)
     if not configs:
         return None
-    name = model.active_adapter if isinstance(getattr(model, "active_adapter", None), str) else next(iter(configs))
+    name = (
+        model.active_adapter
+        if isinstance(getattr(model, "active_adapter", None), str)
+        else next(iter(configs))
+    )
     settings = configs[name].to_dict()
     keys = (
-        "peft_type", "r", "lora_alpha", "bias", "modules_to_save", "trainable_token_indices", "target_modules",
-        "target_parameters", "use_dora",
+        "peft_type",
+        "r",
+        "lora_alpha",
+        "bias",
+        "modules_to_save",
+        "trainable_token_indices",
+        "target_modules",
+        "target_parameters",
+        "use_dora",
     )
     kept = {key: _plain(settings[key]) for key in keys if key in settings}
     return {"name": name, "n_adapters": len(configs), **kept}

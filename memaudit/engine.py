@@ -134,7 +134,9 @@ class AuditEngine:
         rank = self.strategy.rank
         batches = work.batches[self.strategy.record_rank]
         with (
-            FailureWatch(rank=rank, world_size=self.strategy.world_size, timeout=self.failure_timeout) as watch,
+            FailureWatch(
+                rank=rank, world_size=self.strategy.world_size, timeout=self.failure_timeout
+            ) as watch,
             self._enter(which) as forward,
             progress(f"memaudit: scoring ({which})", len(batches), enabled=rank == 0) as advance,
         ):
@@ -203,9 +205,7 @@ class AuditEngine:
             mask[index, : len(ids_of_row)] = 1
             rows.extend(index * length + position for position in probe.rows)
             targets.extend(probe.token_ids[probe.span[0] : probe.span[1]])
-        logits = forward(
-            input_ids.to(device), mask.to(device), torch.tensor(rows, device=device), cache
-        )
+        logits = forward(input_ids.to(device), mask.to(device), torch.tensor(rows, device=device), cache)
         if not batch.probes:
             return cached, {}
         reduced = token_statistics(logits, torch.tensor(targets), decodings=self.decodings)
@@ -235,5 +235,3 @@ def _short(error: Exception) -> str:
     """First line of a message, cut: enough to act on; records are named by id, never by text."""
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else "no message"
-
-

@@ -23,7 +23,8 @@ class FailureWatch:
 
     Each rank leaves a heartbeat. A rank that fails posts its cause. A rank that is stuck in a collective
     because another has failed or died ends itself, with the cause on stderr, ``timeout`` seconds after its
-    last progress; one whose collective breaks first raises :class:`memaudit.errors.AuditError` naming the rank that is gone.
+    last progress; one whose collective breaks first raises :class:`memaudit.errors.AuditError`, which names
+    the rank that is gone.
     Does nothing in a world of one.
 
     Args:
@@ -75,7 +76,9 @@ class FailureWatch:
             self._end()
             if found is not None:
                 culprit, cause = found
-                raise AuditError(f"the audit stopped on rank {self.rank} because rank {culprit} {cause}") from error
+                raise AuditError(
+                    f"the audit stopped on rank {self.rank} because rank {culprit} {cause}"
+                ) from error
             return
         self._end()
 
@@ -115,7 +118,9 @@ class FailureWatch:
                 last = self._seen.get(rank)
                 if last is None or last[0] != count:
                     self._seen[rank] = (count, time.monotonic())
-                elif time.monotonic() - last[1] > _STALE_SECONDS and not self._store.check([self._key("left", rank)]):
+                elif time.monotonic() - last[1] > _STALE_SECONDS and not self._store.check(
+                    [self._key("left", rank)]
+                ):
                     age = time.monotonic() - last[1]
                     return rank, f"was killed or stopped answering ({age:.0f} s without a sign of life)"
             except Exception:

@@ -64,7 +64,9 @@ class AuditOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.target_fpr < 1:
-            raise ConfigurationError(f"target_fpr={self.target_fpr}; give a rate between 0 and 1, for example 0.01")
+            raise ConfigurationError(
+                f"target_fpr={self.target_fpr}; give a rate between 0 and 1, for example 0.01"
+            )
         if self.on_error not in ("raise", "warn"):
             raise ConfigurationError(f"on_error={self.on_error!r}; give 'raise' or 'warn'")
         if self.release_context not in RELEASE_CONTEXTS:
@@ -91,7 +93,9 @@ class AuditOptions:
             "release_context": self.release_context,
             "seeds": list(self.seeds),
             "on_error": self.on_error,
-            "stop_when": self.stop_when if isinstance(self.stop_when, str) else (self.stop_when and "a callable"),
+            "stop_when": self.stop_when
+            if isinstance(self.stop_when, str)
+            else (self.stop_when and "a callable"),
             "max_length": self.max_length,
             "max_batch_size": self.max_batch_size,
             "max_batch_tokens": self.max_batch_tokens,

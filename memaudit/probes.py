@@ -217,7 +217,9 @@ def _deal(batches: Sequence[Batch], ranks: int) -> list[list[Batch]]:
     dealt: list[list[Batch]] = [[] for _ in range(ranks)]
     load = [(0, rank) for rank in range(ranks)]
     heapq.heapify(load)
-    order = sorted(range(len(batches)), key=lambda i: (-(batches[i].tokens + len(batches[i].cached_prefix)), i))
+    order = sorted(
+        range(len(batches)), key=lambda i: (-(batches[i].tokens + len(batches[i].cached_prefix)), i)
+    )
     for index in order:
         total, rank = heapq.heappop(load)
         dealt[rank].append(batches[index])

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from memaudit.attacks import canary_scores
 from memaudit.errors import ConfigurationError, InjectionError
 from memaudit.extraction import extract_all
@@ -74,7 +72,9 @@ def audit_real_records(session: AuditSession) -> tuple[dict[str, Any] | None, st
         "set_level": None,
         "ranked": [
             {"hash": record.digest, "score": value}
-            for record, value in sorted(zip(train, scores["minkpp"], strict=True), key=lambda pair: -pair[1])[:50]
+            for record, value in sorted(zip(train, scores["minkpp"], strict=True), key=lambda pair: -pair[1])[
+                :50
+            ]
         ],
         "redacted": True,
         "verbatim": _verbatim(session, train),
@@ -88,11 +88,15 @@ def audit_real_records(session: AuditSession) -> tuple[dict[str, Any] | None, st
             found["set_level"] = {
                 "assumption": "training and held-out records come from one distribution",
                 "blind_baseline": _blind(train, others, seed),
-                "mann_whitney": {name: mann_whitney(scores[name], against[name]).to_dict() for name in ATTACKS},
+                "mann_whitney": {
+                    name: mann_whitney(scores[name], against[name]).to_dict() for name in ATTACKS
+                },
                 "welch": {name: welch(scores[name], against[name]).to_dict() for name in ATTACKS},
             }
         else:
-            found["set_level_reason"] = f"{len(others)} held-out and {len(train)} training records; 8 of each are needed"
+            found["set_level_reason"] = (
+                f"{len(others)} held-out and {len(train)} training records; 8 of each are needed"
+            )
     return found, None
 
 
@@ -157,7 +161,9 @@ def _verbatim(session: AuditSession, records: Sequence[RealRecord]) -> dict[str,
     """How many records come back verbatim after each prefix share, read off the scores just taken."""
     weights = session.last.weights if session.last is not None else None
     rendered = {
-        f"train/{index}": Rendered(one.ids, (1, len(one.ids)), "") for index, one in enumerate(records) if len(one.ids) > 4
+        f"train/{index}": Rendered(one.ids, (1, len(one.ids)), "")
+        for index, one in enumerate(records)
+        if len(one.ids) > 4
     }
     probes = [Probe(name, one.ids, one.span) for name, one in rendered.items()]
     signals = session.engine.score(probes, fingerprint=weights).signals
@@ -170,7 +176,11 @@ def _verbatim(session: AuditSession, records: Sequence[RealRecord]) -> dict[str,
         )
         for fraction in session.options.prefix_fractions
     }
-    return {"n": len(outcome.by_id), "n_verbatim_by_prefix": by_prefix, "decoding": "greedy, read off the signals"}
+    return {
+        "n": len(outcome.by_id),
+        "n_verbatim_by_prefix": by_prefix,
+        "decoding": "greedy, read off the signals",
+    }
 
 
 def _blind(train: Sequence[RealRecord], others: Sequence[RealRecord], seed: int) -> dict[str, Any]:

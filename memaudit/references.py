@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from memaudit.engine import AuditEngine, ScoreResult
 from memaudit.errors import ReferenceModeError
@@ -45,7 +45,10 @@ def choose_mode(ref: str, engine: AuditEngine) -> tuple[Mode, str]:
         ReferenceModeError: "adapter" was asked of a model that cannot switch its adapters off.
     """
     if ref == "none":
-        return "none", "no reference was asked for: a weaker audit, since text that is easy for any model scores high"
+        return (
+            "none",
+            "no reference was asked for: a weaker audit, since text that is easy for any model scores high",
+        )
     if ref == "initial":
         return "initial", "the model's own scores before its first training step"
     if ref in ("auto", "adapter"):
@@ -59,7 +62,9 @@ def choose_mode(ref: str, engine: AuditEngine) -> tuple[Mode, str]:
         if has_adapters:
             return "adapter", "the same model with its adapters off"
         if ref == "adapter":
-            raise ReferenceModeError(f"ref='adapter', but {reason}; use ref='initial', a base checkpoint, or 'none'")
+            raise ReferenceModeError(
+                f"ref='adapter', but {reason}; use ref='initial', a base checkpoint, or 'none'"
+            )
         return "initial", f"the model's own scores before its first training step ({reason})"
     if not Path(ref).exists():
         raise ReferenceModeError(
@@ -72,9 +77,7 @@ def take_adapter(engine: AuditEngine, probes: Sequence[Probe], note: str) -> Ref
     """Score every probe with the adapters off, on the shards; every rank calls."""
     fingerprint = f"adapters-off:{model_fingerprint(engine.strategy)}"
     result = engine.score(probes, "reference", fingerprint=fingerprint)
-    return Reference(
-        mode="adapter", identity="adapters off", note=note, signals=result.signals, cost=result
-    )
+    return Reference(mode="adapter", identity="adapters off", note=note, signals=result.signals, cost=result)
 
 
 def take_initial(
@@ -110,7 +113,9 @@ def take_initial(
         fingerprint = json.loads(record.read_text())["fingerprint"]
         found = engine.store.get_many({probe.key for probe in probes}, fingerprint)
         absent = len({probe.key for probe in probes} - set(found))
-        reason = f"{absent} of the canaries have no scores from step 0 in {engine.store.path}" if absent else None
+        reason = (
+            f"{absent} of the canaries have no scores from step 0 in {engine.store.path}" if absent else None
+        )
     # Every rank must come to the same answer, or one would raise while the others wait for it.
     reasons = [text for text in engine.strategy.gather([reason]) if text]
     if reasons:
@@ -152,9 +157,12 @@ def take_checkpoint(engine: AuditEngine, probes: Sequence[Probe], path: str, not
     first = next(target.parameters())
     device = first.device if first.device.type != "meta" else torch.device("cpu")
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=first.dtype).to(device).eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=first.dtype)
+        model = model.to(device).eval()
     except Exception as error:
-        raise ReferenceModeError(f"the reference checkpoint {path} cannot be loaded ({type(error).__name__})") from error
+        raise ReferenceModeError(
+            f"the reference checkpoint {path} cannot be loaded ({type(error).__name__})"
+        ) from error
     size = model.get_input_embeddings().weight.shape[0]
     largest = max(max(probe.token_ids) for probe in probes)
     if largest >= size:

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memaudit.canaries.design import build, check_design, check_length, profile as named_profile
+from memaudit.canaries.design import build, check_design, check_length
+from memaudit.canaries.design import profile as named_profile
 from memaudit.canaries.registry import Request, Sampled, Sampler
 from memaudit.canaries.tokens import TokenizerLike
 from memaudit.errors import ConfigurationError

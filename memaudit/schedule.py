@@ -61,7 +61,9 @@ class Schedule:
             every = int(every)
         if isinstance(every, int) and not isinstance(every, bool) and every > 0:
             return cls(every_steps=every, at_start=at_start)
-        raise ConfigurationError(f"every={every!r}; give 'end', 'epoch' or a number of optimizer steps above 0")
+        raise ConfigurationError(
+            f"every={every!r}; give 'end', 'epoch' or a number of optimizer steps above 0"
+        )
 
     def due_after_step(self, step: int) -> bool:
         """Whether an audit is due after optimizer step ``step`` (counted from 1)."""

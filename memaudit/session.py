@@ -28,8 +28,8 @@ from memaudit.report.schema.membership import Membership
 from memaudit.schedule import stop_rule
 from memaudit.signals import TokenSignals
 from memaudit.store import SignalStore
-from memaudit.strategies.resolve import resolve
 from memaudit.strategies.base import Strategy
+from memaudit.strategies.resolve import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -288,9 +288,7 @@ class AuditSession:
             self.warnings.append(message)
             return None
 
-    def _scores(
-        self, target: ScoreResult, reference: Reference
-    ) -> tuple[dict[str, dict[str, float]], str]:
+    def _scores(self, target: ScoreResult, reference: Reference) -> tuple[dict[str, dict[str, float]], str]:
         """Score every attack that the signals allow; a canary without numbers scores NaN under each."""
         has_reference = reference.signals is not None
         headline = "ref_minkpp" if has_reference else "minkpp"
@@ -299,7 +297,9 @@ class AuditSession:
         without_reference = set(canary_attacks(reference=False))
         unknown = [name for name in wanted if name not in usable]
         if unknown:
-            raise ConfigurationError(f"attacks {unknown} do not run on canaries; use some of {sorted(usable)}")
+            raise ConfigurationError(
+                f"attacks {unknown} do not run on canaries; use some of {sorted(usable)}"
+            )
         names = [name for name in wanted if has_reference or name in without_reference]
         bad = set(target.nonfinite)
         if reference.signals is not None:

@@ -15,13 +15,23 @@ from memaudit.manifest import MANIFEST_VERSION, Canary, Manifest, PlacedCanary, 
 def a_manifest() -> Manifest:
     def canary(index: int, role: str, included: bool) -> PlacedCanary:
         return PlacedCanary(
-            id=f"c-{index}", family="random", generator="uniform_vocab", secret=f"top secret {index} é😀",
-            secret_ids=(index, 7), role=role, included=included, repetitions=4,  # type: ignore[arg-type]
+            id=f"c-{index}",
+            family="random",
+            generator="uniform_vocab",
+            secret=f"top secret {index} é😀",
+            secret_ids=(index, 7),
+            role=role,
+            included=included,
+            repetitions=4,  # type: ignore[arg-type]
             record={"text": f"x top secret {index} é😀", "other": None},
         )
 
     return Manifest(
-        seed=0, fmt="text", include_prob=0.5, repetitions=(4,), family="random",
+        seed=0,
+        fmt="text",
+        include_prob=0.5,
+        repetitions=(4,),
+        family="random",
         tokenizer=TokenizerIdentity(name="t", vocab_size=9, fingerprint="f"),
         canaries=(canary(0, "candidate", True), canary(1, "candidate", False), canary(2, "control", False)),
     )
@@ -31,7 +41,11 @@ def test_round_trip_with_private_mode(tmp_path: Path) -> None:
     path = a_manifest().save(tmp_path / "m.json")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Manifest.load(path) == a_manifest()
-    assert [len(part) for part in (a_manifest().members, a_manifest().held_out, a_manifest().controls)] == [1, 1, 1]
+    assert [len(part) for part in (a_manifest().members, a_manifest().held_out, a_manifest().controls)] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_every_truncation_and_every_changed_byte_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def test_every_distinct_probe_is_planned_once_within_the_limits(
 
 @settings(max_examples=50, deadline=None)
 @given(probe_lists(), st.randoms(use_true_random=False), st.integers(1, 4))
-def test_the_plan_does_not_depend_on_the_order_of_the_probes(probes: list[Probe], random: object, ranks: int) -> None:
+def test_the_plan_does_not_depend_on_the_order_of_the_probes(
+    probes: list[Probe], random: object, ranks: int
+) -> None:
     shuffled = list(probes)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     keys = [

@@ -19,8 +19,12 @@ def by_hand(logits: np.ndarray, target: int) -> dict[str, float]:
     mean = float((p[keep] * lp[keep]).sum())
     std = float(np.sqrt((p[keep] * (lp[keep] - mean) ** 2).sum()))
     return {
-        "logprob": lp[target], "mean": mean, "std": std, "top1_logprob": lp.max(),
-        "top1_id": int(lp.argmax()), "rank": int((lp > lp[target]).sum()),
+        "logprob": lp[target],
+        "mean": mean,
+        "std": std,
+        "top1_logprob": lp.max(),
+        "top1_id": int(lp.argmax()),
+        "rank": int((lp > lp[target]).sum()),
     }
 
 
@@ -47,7 +51,14 @@ def test_masked_vocabulary_gives_no_nan() -> None:
 
 @pytest.mark.parametrize(
     "scheme",
-    [Decoding(), Decoding(0.7), Decoding(1.3, 5), Decoding(1.0, 0, 0.8), Decoding(0.9, 20, 0.6), Decoding(1.0, 1)],
+    [
+        Decoding(),
+        Decoding(0.7),
+        Decoding(1.3, 5),
+        Decoding(1.0, 0, 0.8),
+        Decoding(0.9, 20, 0.6),
+        Decoding(1.0, 1),
+    ],
 )
 def test_decoding_schemes_equal_the_truncation_of_transformers(scheme: Decoding) -> None:
     logits = torch.randn(40, 60, generator=torch.Generator().manual_seed(1)) * 3

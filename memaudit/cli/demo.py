@@ -32,6 +32,11 @@ def demo(
     default = ("fsdp2" if ranks > 1 else "single") if model == "tiny" else ("ddp" if ranks > 1 else "single")
     return run_demo(
         DemoSettings(
-            model=model, data=data, nproc=ranks, strategy=strategy or default, output_dir=output_dir, seed=seed
+            model=model,
+            data=data,
+            nproc=ranks,
+            strategy=strategy or default,
+            output_dir=output_dir,
+            seed=seed,
         )
     )

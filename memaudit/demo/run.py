@@ -14,7 +14,7 @@ from rich.console import Console
 from memaudit.demo.settings import DemoSettings
 from memaudit.demo.table import print_summary
 from memaudit.errors import AuditError
-from memaudit.report import load_report
+from memaudit.report.build import load_report
 from memaudit.session import REPORT_NAME
 from memaudit.timeline import TIMELINE_NAME
 
@@ -71,7 +71,9 @@ def judge(report: object) -> tuple[bool, list[str]]:
     auc = summary.auc_by_repetition.get("16x")
     tier = membership.by_repetition.get("16x")
     if auc is None or auc < MINIMUM_AUC_AT_16:
-        problems.append(f"AUC of canaries repeated 16 times is {auc}, at least {MINIMUM_AUC_AT_16} was expected")
+        problems.append(
+            f"AUC of canaries repeated 16 times is {auc}, at least {MINIMUM_AUC_AT_16} was expected"
+        )
     if not membership.headline_valid:
         problems.append(f"the headline was refused: {membership.headline_reason}")
     elif tier is None or not tier.detected:

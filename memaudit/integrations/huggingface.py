@@ -68,7 +68,7 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         self.trainer = trainer
         self.manifest = manifest if isinstance(manifest, Manifest) else Manifest.load(manifest)
         self.schedule = Schedule.parse(every, at_start=at_start)
-        self.output_dir = Path(output_dir) if output_dir is not None else Path(trainer.args.output_dir)
+        self.output_dir = Path(output_dir if output_dir is not None else trainer.args.output_dir or ".")
         self.skip_preflight = skip_preflight
         self.held_out = held_out
         self.preflight: Any = None
@@ -144,7 +144,8 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         if self.results and self.results[-1].step == state.global_step:
             return
         result = session.guarded(
-            lambda: session.audit(state.global_step, epoch=state.epoch), f"the audit at step {state.global_step}"
+            lambda: session.audit(state.global_step, epoch=state.epoch),
+            f"the audit at step {state.global_step}",
         )
         if result is None:
             return
