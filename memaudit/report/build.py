@@ -1,9 +1,7 @@
 """From plain data to a report. The session, post-hoc jobs and the CLI call these and nothing else:
 
 ``build_report(inputs)``            AuditInputs to a valid Report
-``timeline_point(membership, ...)`` one entry of AuditInputs.timeline
-``write_report(report, path)``      stamps report_sha256, writes the file and its .sha256 sidecar, returns
-the Report
+``write_report(report, path)``      stamps report_sha256, writes file and .sha256 sidecar, returns the Report
 ``load_report(path)``               a Report, validated
 ``verify_report(path)``             whether the file is what was written
 """
@@ -11,7 +9,6 @@ the Report
 from __future__ import annotations
 
 import datetime
-from typing import Any
 
 from pydantic import JsonValue
 
@@ -31,11 +28,10 @@ from memaudit.report.schema.context import (
     ModelInfo,
     ReferenceInfo,
 )
-from memaudit.report.schema.membership import Membership
 from memaudit.report.store import load_report, verify_report, write_report
 from memaudit.report.verdicts import verdicts
 
-__all__ = ["AuditInputs", "build_report", "load_report", "timeline_point", "verify_report", "write_report"]
+__all__ = ["AuditInputs", "build_report", "load_report", "verify_report", "write_report"]
 
 
 def build_report(inputs: AuditInputs) -> Report:
@@ -181,33 +177,3 @@ def build_report(inputs: AuditInputs) -> Report:
         audit_warnings=list(dict.fromkeys(warnings)),
         non_finite=nulls,
     )
-
-
-def timeline_point(
-    found: Membership,
-    *,
-    step: int,
-    epoch: float | None = None,
-    seconds: float | None = None,
-    regurgitated: int | None = None,
-    **more: Any,
-) -> dict[str, Any]:
-    """Return one entry of ``AuditInputs.timeline`` from the membership verdict at that step."""
-    return {
-        "step": step,
-        "epoch": epoch,
-        "seconds": seconds,
-        "headline_attack": found.headline_attack,
-        "tpr_at_target_fpr": found.tpr_at_target_fpr,
-        "ci_low": found.ci_low,
-        "ci_high": found.ci_high,
-        "auc": found.auc,
-        "auc_ci_low": found.auc_ci_low,
-        "auc_ci_high": found.auc_ci_high,
-        "n_members": found.n_members,
-        "n_detected": found.n_detected,
-        "tpr_by_repetition": {name: tier.tpr for name, tier in found.by_repetition.items()},
-        "auc_by_repetition": {name: tier.auc for name, tier in found.by_repetition.items()},
-        "regurgitated": regurgitated,
-        **more,
-    }

@@ -33,7 +33,8 @@ class AuditInputs:
         run.
         privacy_reason: why not.
         distributed: strategy, world size, dtype and the like.
-        timeline: one dictionary an audit, oldest first (see :func:`timeline_point`).
+        timeline: one dictionary an audit, oldest first: ``step``, ``epoch``, ``tpr_at_target_fpr``, ``ci_low``,
+            ``ci_high``, ``auc``, ``regurgitation_rate``, ``seconds`` and more.
         preflight: its result, with ``warnings``.
         real_records: fields of the report's ``real_records``; None when it was not run.
         real_records_reason: why not: ``no_dataset`` or ``real_sample_zero``.

@@ -2,8 +2,8 @@
 
 Which canaries set the threshold. Members, held-out candidates and never-inserted controls come from one
 generator and differ in nothing but the coin or the role, both fixed before training. So a held-out candidate and
-a control are equally good draws of "not trained on": both set the threshold, which is steadier than from either alone, and
-both counts are stated. The coin's own two groups are kept apart for what needs the coin: the randomisation test
+a control are equally good draws of "not trained on": both set the threshold, steadier than from either alone,
+and both counts are stated. The coin's own two groups are kept apart for what needs the coin: the randomisation test
 here, the bounds on epsilon in ``memaudit.privacy``.
 """
 

@@ -38,7 +38,8 @@ def recommendations(
 
 def is_leaky(membership: Membership, regurgitation: Regurgitation) -> bool:
     """Whether the run shows memorisation: a TPR of a tenth or more, or any regurgitated canary."""
-    return (membership.tpr_at_target_fpr or 0.0) >= LEAKY_TPR or bool(regurgitation.overall.count)
+    emitted = regurgitation.overall.count or regurgitation.detected.n_detected
+    return (membership.tpr_at_target_fpr or 0.0) >= LEAKY_TPR or bool(emitted)
 
 
 def _lines(

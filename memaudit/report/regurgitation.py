@@ -1,7 +1,7 @@
 """The regurgitation verdict and the extraction curves, from what ``memaudit.extraction`` found per canary.
 
-Only what was judged enters a denominator: a canary whose near-verbatim verdict is open counts among the exact
-matches' denominator alone, and a part that was not run is null with its reason, never 0.
+Only what was judged is a number: while near-verbatim verdicts are open the rate by every rule is null and exact
+matches stand alone, and a part that was not run is null with its reason, never 0.
 """
 
 from __future__ import annotations
@@ -79,17 +79,15 @@ def regurgitation(
     lost = [c.id for c in manifest.members if c.id not in found]
     fractions = _fractions(found)
     exact = _proportion([one.verbatim for one in members])
-    judged = [one for one in members if one.regurgitated is not None]
-    open_ids = [one.id for one in members if one.regurgitated is None]
-    near_ran = bool(members) and not open_ids
+    n_open = sum(one.regurgitated is None for one in members)
+    near_ran = bool(members) and not n_open
     notes = []
     if lost:
         notes.append(f"{len(lost)} inserted canaries could not be judged: {some_of(lost, 20)}")
-    if open_ids:
+    if n_open:
         notes.append(
-            f"near-verbatim matches of {len(open_ids)} inserted canaries are open because nothing was "
-            "generated; "
-            "overall counts judged canaries by every rule, detected counts exact matches of all"
+            f"near-verbatim matches of {n_open} inserted canaries are open because nothing was generated: the "
+            "overall rate is not measured, exact matches are"
         )
     return Regurgitation(
         execution="executed",
@@ -114,7 +112,7 @@ def regurgitation(
             ci_high=exact.ci_high,
             wording=f"{exact.count}/{exact.n} {PROTOCOL}",
         ),
-        overall=_rate(judged, members),
+        overall=_rate(members),
         by_tier={
             f"{tier}x": _tier(manifest.members, found, tier)
             for tier in sorted({c.repetitions for c in manifest.members})
@@ -159,23 +157,19 @@ def negative_controls(
             regurgitation_reason="no control was judged",
             regurgitation_rate=None,
         )
-    # An open near-verbatim verdict is not a hit: for controls exact matches are what is known of all.
-    rate = _proportion([bool(one.regurgitated) for one in judged])
-    n_open = sum(one.regurgitated is None for one in judged)
+    whole = _rate(judged)
     return NegativeControls(
         n=len(outside),
         mean_headline_score=mean,
         mean_member_score=member_mean,
         regurgitation="executed",
-        regurgitation_rate=rate.rate,
-        n_regurgitated=rate.count,
-        ci_low=rate.ci_low,
-        ci_high=rate.ci_high,
-        note=(
-            f"{n_open} of {len(judged)} were judged by exact match alone: nothing was generated"
-            if n_open
-            else None
-        ),
+        regurgitation_reason="near-verbatim not run" if whole.n_open else None,
+        regurgitation_rate=whole.rate,
+        n_regurgitated=whole.count,
+        ci_low=whole.ci_low,
+        ci_high=whole.ci_high,
+        exact=_proportion([one.verbatim for one in judged]),
+        note=f"{whole.n_open} of {len(judged)} have an exact verdict alone" if whole.n_open else None,
     )
 
 
@@ -251,8 +245,7 @@ def _fractions(found: Found) -> list[float]:
 
 
 def _tier(members: Sequence[PlacedCanary], found: Found, tier: int) -> RegurgitationRate:
-    here = [found[c.id] for c in members if c.repetitions == tier and c.id in found]
-    rate = _rate([one for one in here if one.regurgitated is not None], here)
+    rate = _rate([found[c.id] for c in members if c.repetitions == tier and c.id in found])
     rate.meaning = (
         "single exposure: says little about extraction, read it with the membership tier"
         if tier == 1
@@ -261,16 +254,21 @@ def _tier(members: Sequence[PlacedCanary], found: Found, tier: int) -> Regurgita
     return rate
 
 
-def _rate(judged: Sequence[CanaryExtraction], everyone: Sequence[CanaryExtraction]) -> RegurgitationRate:
-    whole = _proportion([bool(one.regurgitated) for one in judged])
+def _rate(records: Sequence[CanaryExtraction]) -> RegurgitationRate:
+    """The rate by every rule; not measured while a verdict is open, since the open ones are all misses so far."""
+    exact = sum(one.verbatim for one in records)
+    n_open = sum(one.regurgitated is None for one in records)
+    if n_open:
+        return RegurgitationRate(n=len(records), exact=exact, n_open=n_open)
+    whole = _proportion([bool(one.regurgitated) for one in records])
     return RegurgitationRate(
         n=whole.n,
         count=whole.count,
         rate=whole.rate,
         ci_low=whole.ci_low,
         ci_high=whole.ci_high,
-        exact=sum(one.verbatim for one in everyone),
-        near=sum(bool(one.regurgitated) and not one.verbatim for one in judged),
+        exact=exact,
+        near=(whole.count or 0) - exact,
     )
 
 

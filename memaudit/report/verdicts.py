@@ -59,14 +59,14 @@ def regurgitation_verdict(found: Regurgitation, controls: NegativeControls) -> V
         )
     hits = max(found.overall.count or 0, found.detected.n_detected or 0)
     total = max(found.overall.n, found.detected.n)
-    detail = f"{_sentence(found.detected.wording + ' (exact)')}"
+    detail = _sentence(found.detected.wording + " (exact)")
     if found.overall.near:
         detail += f" Near-verbatim besides: {found.overall.near}."
     if found.near_verbatim != "executed":
         detail += f" Near-verbatim matches were not measured: {found.near_verbatim_reason}."
-    if controls.regurgitation_rate is not None:
-        detail += f" Canaries never inserted: {controls.n_regurgitated} completed (rate "
-        f"{controls.regurgitation_rate:.3g})."
+    if controls.exact is not None:
+        by_rule = controls.n_regurgitated if controls.n_regurgitated is not None else controls.exact.count
+        detail += f" Of {controls.exact.n} canaries that were never inserted, {by_rule} were completed."
     if hits:
         answer = f"Yes: {hits} of {total} inserted canaries."
         return Verdict(question=question, answer=answer, detail=detail, level="leak")

@@ -8,9 +8,13 @@ from memaudit.report.schema.base import Count, Execution, JsonDict, Proportion, 
 
 
 class RegurgitationRate(Proportion):
-    """How many inserted canaries are completed by any rule, and by each rule."""
+    """How many inserted canaries are completed by any rule, and by each rule.
+
+    Count and rate are null while the near-verbatim verdict of a canary is open: what is known then is ``exact``.
+    """
 
     exact: Count | None = None
+    n_open: Count = Field(default=0, description="Canaries without a near-verbatim verdict.")
     near: Count | None = Field(default=None, description="By BLEU or edit distance alone.")
     meaning: str | None = None
 
@@ -76,8 +80,11 @@ class NegativeControls(Section):
     mean_member_score: float | None = None
     regurgitation: Execution
     regurgitation_reason: str | None = None
-    regurgitation_rate: Rate | None
+    regurgitation_rate: Rate | None = Field(
+        description="By every rule; null while near-verbatim verdicts are open."
+    )
     n_regurgitated: Count | None = None
     ci_low: Rate | None = None
     ci_high: Rate | None = None
+    exact: Proportion | None = Field(default=None, description="Exact matches alone.")
     note: str | None = None
