@@ -17,17 +17,13 @@ The scorers import torch when they are called; everything else runs on numpy and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from memaudit.privacy.coins import CoinFlip, coin_flip
 from memaudit.privacy.estimate import EpsDeltaMethod, GdpMethod, OneRunEstimate, one_run
+from memaudit.privacy.gradient import gradient_scores
+from memaudit.privacy.loss import loss_scores
 from memaudit.privacy.scores import CanaryScores, canary_scores
 from memaudit.privacy.summary import PrivacySummary, estimate_from_scores
-from memaudit.stats.bounds import Bound
-
-if TYPE_CHECKING:
-    from memaudit.privacy.gradient import gradient_scores
-    from memaudit.privacy.loss import loss_scores
+from memaudit.stats.claims import Bound
 
 __all__ = [
     "Bound",
@@ -44,15 +40,3 @@ __all__ = [
     "loss_scores",
     "one_run",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "loss_scores":
-        from memaudit.privacy.loss import loss_scores
-
-        return loss_scores
-    if name == "gradient_scores":
-        from memaudit.privacy.gradient import gradient_scores
-
-        return gradient_scores
-    raise AttributeError(f"module 'memaudit.privacy' has no attribute {name!r}")

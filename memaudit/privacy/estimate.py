@@ -14,7 +14,8 @@ from memaudit.privacy.coins import CoinFlip, _root_seed
 from memaudit.privacy.scores import CanaryScores
 from memaudit.stats import bounds
 from memaudit.stats.arrays import as_coins, as_scores
-from memaudit.stats.bounds import Bound, Evidence
+from memaudit.stats.bounds import Evidence
+from memaudit.stats.claims import Bound
 from memaudit.stats.guesses import Pair, ranking
 from memaudit.stats.randomization import RandomizationResult, randomization_test
 from memaudit.stats.roc import RocCurve, auc, bootstrap_auc_interval, delong_interval, roc_curve
@@ -143,10 +144,10 @@ class GdpMethod:
 class OneRunEstimate:
     """What one run says about privacy; made by :func:`one_run`.
 
-    Each bound is a float whose repr is a sentence and whose ``to_dict`` goes into a report. Default guesses are
-    the eight pre-registered pairs of :data:`memaudit.stats.guesses.FRACTIONS`, at an eighth of the significance
-    each; pass ``guesses=[(k_plus, k_minus)]`` for pairs that were fixed beforehand. A bound near 0 is no evidence
-    of privacy.
+    Each bound is a float whose repr is a sentence and whose ``to_dict`` goes into a report. The default guesses
+    are pre-registered pairs that share the significance: eight (``stats.guesses.FRACTIONS``) for the bounds on
+    epsilon, three (``GAUSSIAN_FRACTIONS``) for those on mu, and a guess on every canary for ``xiang``. Pass
+    ``guesses=[(k_plus, k_minus)]`` for pairs that were fixed beforehand. A bound near 0 is no evidence of privacy.
 
     Example:
         >>> from memaudit.privacy import canary_scores, coin_flip, one_run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memaudit.privacy.estimate import make_estimate
-from memaudit.stats.bounds import Bound
+from memaudit.stats.claims import Bound
 from memaudit.stats.randomization import RandomizationResult
 from memaudit.stats.roc import auc, delong_interval
 

@@ -1,114 +1,33 @@
-"""One-run bounds with their claim attached: a float that knows its method, guarantee, assumptions and ceiling."""
+"""One-run bounds over pre-registered pairs of guesses, each with its claim attached."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memaudit.errors import ConfigurationError
 from memaudit.stats.arrays import Bools, check_rate
+from memaudit.stats.claims import GUARANTEES, Bound, Claim
 from memaudit.stats.gdp import gdp_advantage, gdp_beta, gdp_delta, gdp_epsilon
-from memaudit.stats.guesses import Guesses, Pair, check_pairs, guess, guess_at_threshold, preregistered_pairs
+from memaudit.stats.guesses import (
+    FRACTIONS,
+    GAUSSIAN_FRACTIONS,
+    Guesses,
+    Pair,
+    check_pairs,
+    guess,
+    guess_at_threshold,
+    preregistered_pairs,
+)
 from memaudit.stats.mahloujifar import mahloujifar_mu
 from memaudit.stats.steinke import steinke_delta, steinke_epsilon
 from memaudit.stats.xiang import xiang_delta, xiang_epsilon, xiang_mu
 
-CERTIFIED = "certified"
-MODEL_BASED = "model-based"
-DESCRIPTIVE = "descriptive"
-
 _COINS = "fair, independent coins drawn before training"
 _BLIND = "guesses that depend on the scores alone"
-_CITATIONS = {
-    "steinke": "Steinke et al. 2023",
-    "mahloujifar": "Mahloujifar et al. 2024",
-    "xiang": "Xiang et al. 2025",
-}
-_GUARANTEES = {"steinke": CERTIFIED, "mahloujifar": CERTIFIED, "xiang": MODEL_BASED}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a bound rests on: everything a reader needs to judge the number."""
-
-    quantity: str
-    at: str
-    method: str
-    guarantee: str
-    assumptions: tuple[str, ...]
-    significance: float
-    m: int
-    k_plus: int
-    k_minus: int
-    correct: int
-    pairs: tuple[Pair, ...]
-    ceiling: float
-
-
-class Bound(float):
-    """A bound as a plain number, with the claim behind it in ``claim`` and in its repr.
-
-    Example:
-        >>> claim = Claim("epsilon", "at delta 0", "steinke", "certified", ("x",), 0.05, 10, 5, 5, 9, ((5, 5),), 1.05)
-        >>> bound = Bound(0.5, claim)
-        >>> bound + 1, bound.claim.m
-        (1.5, 10)
-    """
-
-    claim: Claim
-
-    def __new__(cls, value: float, claim: Claim) -> Bound:
-        self = super().__new__(cls, value)
-        self.claim = claim
-        return self
-
-    def __getnewargs__(self) -> tuple[float, Claim]:  # type: ignore[override]
-        return float(self), self.claim
-
-    def __getattr__(self, name: str) -> Any:
-        # Reached only for names that float lacks: method, guarantee, assumptions, ceiling and so on.
-        if name in Claim.__dataclass_fields__:
-            return getattr(self.claim, name)
-        raise AttributeError(name)
-
-    def __repr__(self) -> str:
-        c = self.claim
-        sign = "<=" if c.quantity == "beta" else ">="
-        pairs = f"; the best of {len(c.pairs)} pre-registered pairs" if len(c.pairs) > 1 else ""
-        level = f"{100 * (1 - c.significance):g} % confidence"
-        return (
-            f"{c.quantity} {sign} {float(self):.4f} {c.at} ({level}, {c.guarantee}, {_CITATIONS[c.method]}): "
-            f"{c.correct} of {c.k_plus + c.k_minus} guesses right on {c.m} canaries "
-            f"({c.k_plus} IN, {c.k_minus} OUT{pairs}); at most {c.ceiling:.4f} could be shown; "
-            f"assumes {'; '.join(c.assumptions)}"
-        ).replace("  ", " ")
-
-    __str__ = __repr__
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the number and its claim as plain values for a report."""
-        c = self.claim
-        return {
-            "quantity": c.quantity,
-            "value": float(self),
-            "at": c.at,
-            "method": c.method,
-            "source": _CITATIONS[c.method],
-            "guarantee": c.guarantee,
-            "assumptions": list(c.assumptions),
-            "significance": c.significance,
-            "m": c.m,
-            "k_plus": c.k_plus,
-            "k_minus": c.k_minus,
-            "correct": c.correct,
-            "pairs": [list(pair) for pair in c.pairs],
-            "ceiling": c.ceiling,
-            "sentence": repr(self),
-        }
 
 
 @dataclass(frozen=True)
@@ -148,7 +67,7 @@ def _outcomes(
     elif method == "xiang":
         plan = preregistered_pairs(evidence.m, [(0.5, 0.5)])
     else:
-        plan = preregistered_pairs(evidence.m)
+        plan = preregistered_pairs(evidence.m, GAUSSIAN_FRACTIONS if method == "mahloujifar" else FRACTIONS)
     if method == "xiang":
         for k_plus, k_minus in plan:
             if k_plus + k_minus < evidence.m and k_plus != k_minus:
@@ -194,7 +113,7 @@ def _best(
         quantity,
         at,
         method,
-        _GUARANTEES[method],
+        GUARANTEES[method],
         _assumptions(method, family),
         alpha,
         evidence.m,

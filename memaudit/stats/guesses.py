@@ -34,6 +34,9 @@ FRACTIONS: tuple[tuple[float, float], ...] = (
 Both sides for leakage that is spread over all canaries, the top alone for a few canaries memorised strongly.
 """
 
+GAUSSIAN_FRACTIONS: tuple[tuple[float, float], ...] = ((0.5, 0.5), (0.25, 0.25), (0.1, 0.1))
+"""The three pairs pre-registered for bounds on mu: Gaussian channels leak on both sides alike."""
+
 
 @dataclass(frozen=True)
 class Guesses:

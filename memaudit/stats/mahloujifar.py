@@ -6,6 +6,8 @@ of the claim. Guesses must depend on the scores alone.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from scipy import special
 
 from memaudit.stats.arrays import check_rate
@@ -64,7 +66,11 @@ def mahloujifar_mu(m: int, r: int, v: int, alpha: float = 0.05) -> float:
         0.3572
     """
     m, r, v = check_guesses(m, r, v)
-    level = check_rate(alpha, "alpha")
+    return _mu(m, r, v, check_rate(alpha, "alpha"))
+
+
+@lru_cache(maxsize=4096)
+def _mu(m: int, r: int, v: int, level: float) -> float:
     if v == 0 or not _rejects(m, r, v, 0.0, level):
         return 0.0
     low, high = 0.0, 1.0

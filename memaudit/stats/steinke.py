@@ -7,11 +7,13 @@ coins are fair and independent and the guesses depend on the scores alone, never
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from scipy import special
 
 from memaudit.errors import ConfigurationError
 from memaudit.stats.arrays import check_counts, check_rate
+from memaudit.stats.roots import largest_rejected
 
 
 def check_guesses(m: int, r: int, v: int) -> tuple[int, int, int]:
@@ -143,6 +145,11 @@ def steinke_epsilon(m: int, r: int, v: int, delta: float = 0.0, alpha: float = 0
     """
     canaries, guesses, hits = check_guesses(m, r, v)
     level, slack = check_rate(alpha, "alpha"), _check_delta(delta)
+    return _epsilon(canaries, guesses, hits, slack, level)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(canaries: int, guesses: int, hits: int, slack: float, level: float) -> float:
     if hits == 0:
         return 0.0
     # With delta 0 the bound is the logit of Clopper and Pearson's lower limit of the accuracy.
@@ -154,14 +161,9 @@ def steinke_epsilon(m: int, r: int, v: int, delta: float = 0.0, alpha: float = 0
         return top
     if _pvalue(canaries, guesses, hits, 0.0, slack) >= level:
         return 0.0
-    low, high = 0.0, top
-    while high - low > 1e-10:
-        middle = 0.5 * (low + high)
-        if _pvalue(canaries, guesses, hits, middle, slack) < level:
-            low = middle
-        else:
-            high = middle
-    return low
+    return largest_rejected(
+        lambda epsilon: _pvalue(canaries, guesses, hits, epsilon, slack), level, 0.0, top, 1e-10
+    )
 
 
 def steinke_delta(m: int, r: int, v: int, epsilon: float, alpha: float = 0.05) -> float:

@@ -17,6 +17,7 @@ from scipy import special
 from memaudit.errors import ConfigurationError
 from memaudit.stats.arrays import Floats, check_rate
 from memaudit.stats.gdp import gdp_epsilon
+from memaudit.stats.roots import largest_rejected
 from memaudit.stats.steinke import check_guesses
 
 _NODES = 400
@@ -142,7 +143,11 @@ def xiang_mu(n: int, r: int, u: int, alpha: float = 0.05) -> float:
         (0.9089, 5.4975)
     """
     n, r, u = check_guesses(n, r, u)
-    level = check_rate(alpha, "alpha")
+    return _mu(n, r, u, check_rate(alpha, "alpha"))
+
+
+@lru_cache(maxsize=4096)
+def _mu(n: int, r: int, u: int, level: float) -> float:
     if u >= r:
         return 0.0
     if r == n:
@@ -252,10 +257,4 @@ def _largest_rejected(pvalue: Callable[[float], float], level: float) -> float:
         if high > 512.0:
             return high
         low, high = high, 2.0 * high
-    while high - low > 1e-11 * max(1.0, high):
-        middle = 0.5 * (low + high)
-        if pvalue(middle) < level:
-            low = middle
-        else:
-            high = middle
-    return low
+    return largest_rejected(pvalue, level, low, high, 1e-11 * max(1.0, high))
