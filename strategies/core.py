@@ -15,7 +15,7 @@ from memaudit.strategies.adapters import adapters_off, check_reference
 from memaudit.strategies.base import DistributedFacts, Forward
 from memaudit.strategies.collectives import Collectives
 from memaudit.strategies.discover import find_peft
-from memaudit.strategies.forward import ModelForward
+from memaudit.strategies.forward import ModelForward, redirected
 from memaudit.strategies.generation import generate_batches
 from memaudit.strategies.gradients import record_loss, streamed_squared_norm
 from memaudit.strategies.isolation import isolated
@@ -40,6 +40,7 @@ class ModelStrategy:
     sharded = False
     lockstep = False
     synced_generation = False
+    generate_through_root = False
 
     def __init__(
         self,
@@ -129,9 +130,11 @@ class ModelStrategy:
         batches = -(-len(input_ids) // batch_size)
         if self.lockstep or self.record_world != self.world_size:
             batches = self._collectives.largest(batches)
-        with isolated(self._outer, after=self._after), self._context(), self._generation_scope():
+        found: list[list[int]] = []
+
+        def work(*_: Any, **__: Any) -> None:
             torch.manual_seed(derive_seed(seed, "generate", self.record_rank))
-            return generate_batches(
+            found.extend(generate_batches(
                 self._model,
                 input_ids,
                 kwargs,
@@ -139,7 +142,15 @@ class ModelStrategy:
                 batch_size=batch_size,
                 device=self._new_forward().device,
                 synced=self.synced_generation and self.world_size > 1,
-            )
+            ))
+
+        with isolated(self._outer, after=self._after), self._context(), self._generation_scope():
+            if self._host is not None and self.generate_through_root:
+                with redirected(self._host, work):
+                    self._root()
+            else:
+                work()
+        return found
 
     def _generation_scope(self) -> AbstractContextManager[Any]:
         """What ``generate`` on the inner model needs around it."""
@@ -151,7 +162,7 @@ class ModelStrategy:
         Every rank passes the same records. Parameters are whole on each rank while it forwards, so ranks share
         the records out and exchange the norms.
         """
-        _check_spans(input_ids, spans)
+        check_spans(input_ids, spans)
         mine = range(self.record_rank, len(input_ids), self.record_world)
         rounds = -(-len(input_ids) // self.record_world) if self.lockstep else len(mine)
         norms: dict[int, float] = {}
@@ -216,6 +227,7 @@ class ModelStrategy:
         )
 
 
-def _check_spans(input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> None:
+def check_spans(input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> None:
+    """Raise where records and spans differ in number."""
     if len(input_ids) != len(spans):
         raise ConfigurationError(f"{len(input_ids)} records but {len(spans)} spans were given; give one a record")

@@ -1,0 +1,354 @@
+"""Run under torchrun: every check of one strategy, on real ranks, in one start. Writes what it measured as JSON.
+
+The measurements are compared with limits by test_strategies.py; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.distributed import cpu_backends
+
+LENGTHS = (9, 14, 6, 11, 7, 5, 12)
+
+
+def records(count: int, seed: int = 0) -> list[tuple[list[int], tuple[int, int]]]:
+    """Return records of uneven length with the span to score."""
+    rng = random.Random(seed)
+    made = []
+    for index in range(count):
+        length = LENGTHS[index % len(LENGTHS)]
+        ids = [rng.randrange(2, 96) for _ in range(length)]
+        start = rng.randrange(1, length - 2)
+        made.append((ids, (start, rng.randrange(start + 1, length + 1))))
+    return made
+
+
+def score_batch(forward: Any, batch: list[tuple[list[int], tuple[int, int]]]) -> list[list[float]]:
+    """Return the target tokens' log-probabilities of right-padded records."""
+    length = max(len(ids) for ids, _ in batch)
+    ids = torch.tensor([ids + [0] * (length - len(ids)) for ids, _ in batch])
+    mask = torch.tensor([[1] * len(ids) + [0] * (length - len(ids)) for ids, _ in batch])
+    rows, targets, sizes = [], [], []
+    for index, (tokens, (start, stop)) in enumerate(batch):
+        rows += [index * length + position - 1 for position in range(start, stop)]
+        targets += tokens[start:stop]
+        sizes.append(stop - start)
+    logits = forward(ids, mask, torch.tensor(rows))
+    values = logits.float().log_softmax(-1)[torch.arange(len(rows)), torch.tensor(targets)].tolist()
+    found, at = [], 0
+    for size in sizes:
+        found.append(values[at : at + size])
+        at += size
+    return found
+
+
+def score(strategy: Any, work: list[Any], *, batch: int, reference: bool = False) -> dict[int, list[float]]:
+    """Score records shared out over record ranks, with dummies where the strategy is in lockstep."""
+    mine = list(range(strategy.record_rank, len(work), strategy.record_world))
+    chunks = [mine[i : i + batch] for i in range(0, len(mine), batch)]
+    longest = -(-len(work) // strategy.record_world)
+    turns = -(-longest // batch) if strategy.lockstep else len(chunks)
+    found: dict[int, list[float]] = {}
+    with strategy.reference() if reference else strategy.scoring() as forward:
+        for turn in range(turns):
+            chunk = chunks[turn] if turn < len(chunks) else []
+            if not chunk:
+                score_batch(forward, [([5, 6], (1, 2))])
+                continue
+            found.update(zip(chunk, score_batch(forward, [work[i] for i in chunk]), strict=True))
+    return dict(strategy.gather(list(found.items())))
+
+
+def plain_scores(model: nn.Module, work: list[Any]) -> dict[int, list[float]]:
+    """Score by the model's own forward, one record at a time, every row projected: the independent path."""
+    model.eval()
+    found = {}
+    with torch.no_grad():
+        for index, (ids, (start, stop)) in enumerate(work):
+            logits = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+            found[index] = [float(logits[t - 1, ids[t]]) for t in range(start, stop)]
+    return found
+
+
+def plain_gradient(model: nn.Module, ids: list[int], span: tuple[int, int]) -> float:
+    """Return the squared gradient norm by an ordinary backward on the plain model."""
+    model.eval()
+    model.zero_grad()
+    logits = model(input_ids=torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    loss = -sum(logits[t - 1, ids[t]] for t in range(*span)) / (span[1] - span[0])
+    loss.backward()
+    total = sum(float(p.grad.double().pow(2).sum()) for p in model.parameters() if p.grad is not None)
+    model.zero_grad()
+    return total
+
+
+def plain_generation(model: nn.Module, prompt: list[int], count: int) -> list[int]:
+    """Decode greedily by the plain forward, up to the end token 1."""
+    ids, new = list(prompt), []
+    with torch.no_grad():
+        for _ in range(count):
+            token = int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+            if token == 1:
+                break
+            ids.append(token)
+            new.append(token)
+    return new
+
+
+def largest_difference(a: dict[int, list[float]], b: dict[int, list[float]]) -> float:
+    """Return the largest difference between two scorings of the same records."""
+    if sorted(a) != sorted(b):
+        return float("inf")
+    return max(abs(x - y) for key in a for x, y in zip(a[key], b[key], strict=True))
+
+
+def fresh(seed: int) -> None:
+    """Set every random state."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def batch_of(step: int) -> torch.Tensor:
+    """Return this rank's training batch of a step: other data on each rank (equal on tensor-parallel peers)."""
+    generator = torch.Generator().manual_seed(1000 * step + DATA_RANK[0])
+    return torch.randint(2, 96, (2, 10), generator=generator)
+
+
+DATA_RANK = [0]
+STATE: dict[str, Any] = {}
+
+
+def resolve_of(setup: Any, model: nn.Module) -> Any:
+    """Resolve through what was prepared."""
+    from memaudit.strategies.resolve import resolve
+
+    strategy = resolve(setup.target)
+    DATA_RANK[0] = strategy.record_rank
+    return strategy
+
+
+def consolidated(strategy: Any, *, tied: bool, lora: bool) -> nn.Module | None:
+    """Return the consolidated weights in a plain model, on rank 0."""
+    from tests.distributed.wrapping import build_model
+
+    state = strategy.consolidate()
+    if dist.get_rank() != 0:
+        assert state == {}, "only rank 0 holds the full state"
+        return None
+    plain = build_model(tied=tied, lora=lora, seed=99)
+    missing, unexpected = plain.load_state_dict(state, strict=False)
+    missing = [name for name in missing if not (tied and "lm_head" in name)]
+    assert not missing and not unexpected, (missing, unexpected)
+    return plain
+
+
+def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, Any]:
+    """Train, audit in the loop, and compare with the consolidated model."""
+    from tests.distributed.wrapping import build_model, setup
+
+    fresh(7)
+    base = build_model(tied=tied, lora=lora)
+    start = {name: value.detach().clone() for name, value in base.state_dict().items()}
+    made = setup(kind, base)
+    strategy = resolve_of(made, base)
+    out: dict[str, Any] = {"facts": facts_of(strategy), "given": type(made.target).__name__}
+    plain = consolidated(strategy, tied=tied, lora=lora)
+    if plain is not None:
+        now = plain.state_dict()
+        out["start_changed"] = [name for name, value in start.items() if not torch.equal(now[name], value)]
+    # Before the first step, after training, and after a step that followed an audit.
+    work = records(7)
+    for moment in ("before", "after"):
+        plain = consolidated(strategy, tied=tied, lora=lora)
+        for name, count, size in (("batch1", 7, 1), ("batch3", 7, 3), ("one_record", 1, 2)):
+            got = score(strategy, work[:count], batch=size)
+            if plain is not None:
+                out[f"scores_{moment}_{name}"] = largest_difference(got, plain_scores(plain, work[:count]))
+        if lora:
+            got = score(strategy, work, batch=3, reference=True)
+            if plain is not None:
+                with plain.disable_adapter():
+                    want = plain_scores(plain, work)
+                out[f"reference_{moment}"] = largest_difference(got, want)
+                out[f"reference_moved_{moment}"] = largest_difference(got, plain_scores(plain, work))
+        if moment == "before":
+            out["losses"] = [made.micro_step(batch_of(step), True) for step in range(steps)]
+    out.update(white_box(strategy, plain))
+    out.update(generation(strategy, plain))
+    out["loss_after"] = made.micro_step(batch_of(99), True)
+    plain = consolidated(strategy, tied=tied, lora=lora)
+    got = score(strategy, work, batch=3)
+    if plain is not None:
+        out["scores_later_batch3"] = largest_difference(got, plain_scores(plain, work))
+    out["none_without_adapter"] = lora or strategy.reference() is None
+    return out
+
+
+def facts_of(strategy: Any) -> dict[str, Any]:
+    facts = strategy.facts()
+    return {name: getattr(facts, name) for name in facts.__dataclass_fields__} | {"details": dict(facts.details)}
+
+
+def white_box(strategy: Any, plain: nn.Module | None) -> dict[str, Any]:
+    """Compare gradient norms of records with an ordinary backward on the consolidated model."""
+    work = records(3, seed=5)
+    try:
+        got = strategy.gradient_norms([ids for ids, _ in work], [span for _, span in work])
+    except Exception as error:
+        return {"gradients": f"{type(error).__name__}: {error}"}
+    if plain is None:
+        return {}
+    want = [plain_gradient(plain, ids, span) for ids, span in work]
+    return {"gradients": max(abs(g / w - 1) for g, w in zip(got, want, strict=True))}
+
+
+def generation(strategy: Any, plain: nn.Module | None) -> dict[str, Any]:
+    """Generate from other prompts on each rank, none on the last one, greedily and by sampling."""
+    rng = random.Random(50 + strategy.record_rank)
+    last = strategy.record_world > 1 and strategy.record_rank == strategy.record_world - 1
+    prompts = [] if last else [[rng.randrange(2, 96) for _ in range(n)] for n in (4, 7, 2)]
+    greedy = strategy.generate(prompts, max_new_tokens=6, batch_size=2)
+    sampled = [strategy.generate(prompts, max_new_tokens=6, do_sample=True, seed=4) for _ in range(2)]
+    pairs = strategy.gather(list(zip(prompts, greedy, strict=True)))
+    out: dict[str, Any] = {"sampled_equal": sampled[0] == sampled[1], "sampled_differs": sampled[0] != greedy}
+    if last:
+        out["sampled_differs"] = True
+    out["sampled_equal"] = all(strategy.gather([out["sampled_equal"]]))
+    if plain is not None:
+        out["generated"] = len(pairs)
+        out["generation_wrong"] = sum(new != plain_generation(plain, prompt, 6) for prompt, new in pairs)
+    return out
+
+
+def audit(strategy: Any, *, lora: bool, deep: bool) -> None:
+    """One whole audit, as it runs between training steps."""
+    score(strategy, records(5), batch=2)
+    if lora:
+        score(strategy, records(5), batch=2, reference=True)
+    if deep:
+        strategy.generate([[5, 6, 7]], max_new_tokens=3, do_sample=True)
+        work = records(2, seed=5)
+        with contextlib.suppress(NotImplementedError):
+            strategy.gradient_norms([ids for ids, _ in work], [span for _, span in work])
+
+
+def training(
+    kind: str,
+    between: Callable[[Any], None] | None,
+    *,
+    lora: bool = False,
+    steps: int = 4,
+    accumulation: int = 1,
+    at_substeps: bool = False,
+    checkpointing: bool = False,
+    precision: str = "no",
+) -> dict[str, torch.Tensor]:
+    """Train with or without something between the steps, and return the final weights."""
+    from tests.distributed.wrapping import build_model, setup
+
+    fresh(11)
+    model = build_model(tied=True, lora=lora)
+    if kind.startswith("tp"):
+        model = build_model(tied=False, lora=lora)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    frozen = next(m for m in model.modules() if type(m).__name__ == "LlamaMLP")
+    model.train()
+    frozen.training = False  # on purpose: an audit must leave it so
+    made = setup(kind, model, accumulation=accumulation, precision=precision)
+    strategy = resolve_of(made, model)
+    fresh(100 + dist.get_rank())
+    flags = [m.training for m in made.wrapped.modules()]
+    if between is not None:
+        between(strategy)
+    for step in range(steps):
+        for micro in range(accumulation):
+            last = micro == accumulation - 1
+            made.micro_step(batch_of(10 * step + micro), last)
+            if between is not None and (last or at_substeps):
+                between(strategy)
+    assert [m.training for m in made.wrapped.modules()] == flags, "training flags changed"
+    state = strategy.consolidate()
+    return {name: value.clone() for name, value in state.items()}
+
+
+def same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Whether two states are equal to the bit (true on ranks that hold none)."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def bits(kind: str) -> dict[str, Any]:
+    """Train with and without audits; and with an audit that loses the random state, as a control."""
+    out: dict[str, Any] = {}
+    cases: dict[str, dict[str, Any]] = {"plain": {}, "lora": {"lora": True}, "checkpointing": {"checkpointing": True}}
+    if not kind.startswith(("tp", "hsdp")):
+        cases["accumulation"] = {"accumulation": 2, "at_substeps": True}
+        if not kind.startswith("zero"):
+            cases["bf16"] = {"precision": "bf16"}
+    if kind.startswith("tp"):
+        cases.pop("lora")
+    for name, options in cases.items():
+        lora = bool(options.get("lora"))
+        without = training(kind, None, **options)
+
+        def between(strategy: Any, lora: bool = lora) -> None:
+            audit(strategy, lora=lora, deep=True)
+
+        out[f"bits_{name}"] = same_bits(without, training(kind, between, **options))
+    control = training(kind, lambda strategy: torch.rand(1) and None)
+    out["control_notices"] = not same_bits(training(kind, None), control) or dist.get_rank() != 0
+
+    def raising(strategy: Any) -> None:
+        with contextlib.suppress(KeyError), strategy.scoring() as forward:
+            score_batch(forward, [([5, 6], (1, 2))])
+            torch.rand(3)
+            raise KeyError("in the middle of an audit")
+
+    out["bits_raising"] = same_bits(training(kind, None), training(kind, raising))
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("output")
+    parser.add_argument("--parts", default="tied,untied,lora,bits")
+    options = parser.parse_args()
+    if options.kind != "ddp":  # plain data parallelism needs no switch: accelerate knows it on the CPU
+        cpu_backends.accelerate_on_cpu()
+    if options.kind.startswith("zero"):
+        cpu_backends.deepspeed_on_cpu()
+    else:
+        dist.init_process_group("gloo")
+    out: dict[str, Any] = {}
+    for part in options.parts.split(","):
+        try:
+            if part == "bits":
+                out[part] = bits(options.kind)
+            else:
+                out[part] = variant(options.kind, tied="untied" not in part, lora="lora" in part)
+        except Exception:
+            traceback.print_exc()
+            print(f"part {part} of {options.kind}", file=sys.stderr, flush=True)
+            raise
+        if dist.get_rank() == 0:
+            Path(options.output).write_text(json.dumps(out, default=str))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

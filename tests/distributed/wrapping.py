@@ -1,0 +1,178 @@
+"""Training set-ups of each parallelism around a tiny model, as users build them, for the workers of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.distributed import cpu_backends
+from tests.helpers import tiny_llama
+
+VOCAB = 96
+LORA_TARGETS = ["q_proj", "v_proj", "down_proj"]
+
+
+@dataclass
+class Setup:
+    """One training set-up: what resolve() is given, the wrapped model, and one optimizer step."""
+
+    target: Any
+    wrapped: nn.Module
+    micro_step: Callable[[torch.Tensor, bool], float]
+
+
+def build_model(*, tied: bool, lora: bool, dropout: float = 0.1, seed: int = 3) -> nn.Module:
+    """Return the tiny Llama of the tests: dropout on, so that training depends on the random state."""
+    model: nn.Module = tiny_llama(
+        VOCAB, 2, 32, tied, positions=64, seed=seed, attention_dropout=dropout, eos_token_id=1
+    )
+    if lora:
+        from peft import LoraConfig, get_peft_model
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            config = LoraConfig(r=4, target_modules=LORA_TARGETS, lora_dropout=dropout, init_lora_weights=False)
+            model = get_peft_model(model, config)
+    return model
+
+
+def loss_of(root: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Return the mean next-token loss of a batch."""
+    logits = root(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    return nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB).float(), ids[:, 1:].reshape(-1))
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters to train."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def setup(kind: str, model: nn.Module, *, precision: str = "no", accumulation: int = 1) -> Setup:
+    """Return the set-up called ``kind`` around ``model``."""
+    if kind in ("ddp", "fsdp1", "fsdp2") or kind.startswith("zero"):
+        return _accelerate(kind, model, precision, accumulation)
+    return _torch(kind, model)
+
+
+def _accelerate(kind: str, model: nn.Module, precision: str, accumulation: int) -> Setup:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    options: dict[str, Any] = {"cpu": True} if kind == "ddp" else {}
+    if kind.startswith("fsdp"):
+        from accelerate import FullyShardedDataParallelPlugin
+
+        options["fsdp_plugin"] = FullyShardedDataParallelPlugin(
+            fsdp_version=int(kind[-1]),
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+            use_orig_params=True if kind == "fsdp1" else None,
+            sync_module_states=False if kind == "fsdp1" else None,
+            cpu_ram_efficient_loading=False,
+            reshard_after_forward="FULL_SHARD" if kind == "fsdp1" else True,
+        )
+    elif kind.startswith("zero"):
+        from accelerate import DeepSpeedPlugin
+
+        offload = kind.endswith("offload")
+        config = cpu_backends.zero_config(int(kind[4]), offload=offload, accumulation=accumulation)
+        options["deepspeed_plugin"] = DeepSpeedPlugin(hf_ds_config=config)
+    accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_steps=accumulation, **options)
+    optimizer = torch.optim.SGD(trained(model), lr=0.05, momentum=0.9)
+    wrapped, prepared = accelerator.prepare(model, optimizer)
+
+    def micro_step(ids: torch.Tensor, last: bool) -> float:
+        wait: AbstractContextManager[Any] = nullcontext() if last else accelerator.no_sync(wrapped)
+        if kind.startswith("zero"):
+            wait = nullcontext()
+            wrapped.set_gradient_accumulation_boundary(last)
+        with wait:
+            loss = loss_of(wrapped, ids)
+            if kind.startswith("zero"):
+                wrapped.backward(loss)
+                wrapped.step()
+            else:
+                accelerator.backward(loss)
+        if last and not kind.startswith("zero"):
+            prepared.step()
+            prepared.zero_grad()
+        return float(loss.detach())
+
+    return Setup(accelerator, wrapped, micro_step)
+
+
+def _torch(kind: str, model: nn.Module) -> Setup:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    world = dist.get_world_size()
+    layers = model.get_submodule("base_model.model.model" if hasattr(model, "peft_config") else "model").layers
+    if kind == "hsdp2":
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+        for layer in layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        wrapped = model
+    elif kind == "hsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        wrapped = FullyShardedDataParallel(
+            model,
+            device_mesh=init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard")),
+            sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+            auto_wrap_policy=ModuleWrapPolicy({type(layers[0])}),
+            use_orig_params=True,
+            device_id=torch.device("cpu"),
+        )
+    elif kind in ("tp", "tp_fsdp2"):
+        shape = (world,) if kind == "tp" else (world // 2, 2)
+        names = ("tp",) if kind == "tp" else ("dp", "tp")
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        tensor_parallel(model, mesh["tp"])
+        if kind == "tp_fsdp2":
+            from torch.distributed.fsdp import fully_shard
+
+            for layer in layers:
+                fully_shard(layer, mesh=mesh["dp"])
+            fully_shard(model, mesh=mesh["dp"])
+        wrapped = model
+    else:
+        raise ValueError(f"no set-up is called {kind!r}")
+    optimizer = torch.optim.SGD(trained(wrapped), lr=0.05, momentum=0.9, foreach=False)
+
+    def micro_step(ids: torch.Tensor, last: bool) -> float:
+        loss = loss_of(wrapped, ids)
+        loss.backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+        return float(loss.detach())
+
+    return Setup(wrapped, wrapped, micro_step)
+
+
+def tensor_parallel(model: nn.Module, mesh: Any) -> None:
+    """Split attention and MLP of a tiny Llama by columns and rows, and the head by columns."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan: dict[str, Any] = {}
+    for index in range(len(model.get_submodule("model").layers)):
+        prefix = f"model.layers.{index}"
+        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"):
+            plan[f"{prefix}.{name}"] = ColwiseParallel()
+        for name in ("self_attn.o_proj", "mlp.down_proj"):
+            plan[f"{prefix}.{name}"] = RowwiseParallel()
+    plan["lm_head"] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    plan["model.embed_tokens"] = RowwiseParallel(input_layouts=Replicate())
+    parallelize_module(model, mesh, plan)
