@@ -27,7 +27,7 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "memaudit needs Python 3.10 or later; name one: make PYTHON=python3.11"; exit 1; }
 	@echo "Making the virtual environment in $(VENV): about two minutes, once"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -qq --constraint constraints.txt torch
 	@$(PIP) install -qq --no-deps --requirement constraints.txt
 	@$(PIP) install -qq --no-deps --no-build-isolation --editable .
