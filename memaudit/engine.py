@@ -30,7 +30,8 @@ class ScoreResult:
 
     ``forwards`` counts those of each record rank, dummies included; ``needed`` the probes that went through
     the model, ``reused`` those that the store had, ``shared`` those that equal another one asked for.
-    ``nonfinite`` names the probes whose signals hold a NaN or an infinity.
+    ``nonfinite`` names the probes whose signals hold a NaN or an infinity. ``prefix_tokens_saved`` counts the
+    tokens of prefixes that were not forwarded again.
     """
 
     signals: dict[str, TokenSignals] = field(repr=False)
@@ -41,6 +42,7 @@ class ScoreResult:
     reused: int
     shared: int
     nonfinite: tuple[str, ...] = ()
+    prefix_tokens_saved: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -113,6 +115,7 @@ class AuditEngine:
             needed=work.distinct,
             reused=full.distinct - work.distinct,
             shared=full.requested - full.distinct,
+            prefix_tokens_saved=work.prefix_tokens_saved if missing else 0,
             nonfinite=tuple(sorted(key for key, value in signals.items() if not value.is_finite)),
         )
 
@@ -190,9 +193,10 @@ class AuditEngine:
         device = forward.device
         cache = None
         if batch.cached_prefix:
-            ids = torch.tensor([batch.cached_prefix], dtype=torch.long, device=device)
-            cache = forward.prefix(ids)
-            cached = (batch.cached_prefix, cache)
+            if cached[0] != batch.cached_prefix:
+                ids = torch.tensor([batch.cached_prefix], dtype=torch.long, device=device)
+                cached = (batch.cached_prefix, forward.prefix(ids))
+            cache = cached[1]
         rows_of = batch.probes or (Probe("(dummy)", (0, 0), (1, 2)),)
         length = max(len(probe.input_ids) for probe in rows_of)
         input_ids = torch.zeros((len(rows_of), length), dtype=torch.long)

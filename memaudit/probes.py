@@ -86,10 +86,9 @@ class Batch:
         """Padded size of the batch in tokens."""
         return len(self.probes) * max((len(p.input_ids) for p in self.probes), default=1)
 
-    @property
-    def forwards(self) -> int:
-        """Forwards of the model that the batch takes: one, and one more where its prefix is computed."""
-        return 2 if self.cached_prefix else 1
+    def forwards_after(self, held: tuple[int, ...]) -> int:
+        """Forwards that the batch takes where the keys and values of ``held`` are there: one, or two."""
+        return 1 + (bool(self.cached_prefix) and self.cached_prefix != held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,14 @@ class Plan:
     @property
     def forwards(self) -> tuple[int, ...]:
         """Forwards of the model on each record rank, dummies included."""
-        return tuple(sum(batch.forwards for batch in rank) for rank in self.batches)
+        return tuple(_forwards(rank) for rank in self.batches)
+
+    @property
+    def prefix_tokens_saved(self) -> int:
+        """Tokens of shared prefixes that would be forwarded again if each probe carried its own."""
+        carried = sum(len(b.cached_prefix) * len(b.probes) for rank in self.batches for b in rank)
+        forwarded = sum(len(one) for rank in self.batches for one in _prefixes(rank))
+        return carried - forwarded
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -172,17 +178,32 @@ def plan(
     batches = _bucket(by_key, size, max_batch_tokens, max_batch_targets)
     batches = [batch for batch in batches if not all(probe.key in known for probe in batch.probes)]
     left = {probe.key for batch in batches for probe in batch.probes}
-    dealt = _deal(batches, ranks)
+    # A rank takes the batches of one prefix one after the other, so that it forwards the prefix once.
+    dealt = [sorted(rank, key=lambda batch: batch.cached_prefix) for rank in _deal(batches, ranks)]
     if lockstep:
-        most = max(sum(batch.forwards for batch in rank) for rank in dealt)
+        most = max(_forwards(rank) for rank in dealt)
         for rank in dealt:
-            rank.extend(Batch(()) for _ in range(most - sum(batch.forwards for batch in rank)))
+            rank.extend(Batch(()) for _ in range(most - _forwards(rank)))
     return Plan(
         batches=tuple(tuple(rank) for rank in dealt),
         requested=requested,
         distinct=len(left),
         ids_by_key={key: tuple(sorted(set(names))) for key, names in ids.items() if key in left},
     )
+
+
+def _prefixes(batches: Sequence[Batch]) -> list[tuple[int, ...]]:
+    """Return the prefixes that a rank computes: each where it differs from the one before."""
+    found: list[tuple[int, ...]] = []
+    for batch in batches:
+        if batch.cached_prefix and batch.forwards_after(found[-1] if found else ()) == 2:
+            found.append(batch.cached_prefix)
+    return found
+
+
+def _forwards(batches: Sequence[Batch]) -> int:
+    """Count a rank's forwards: its batches, dummies included, and its prefixes."""
+    return len(batches) + len(_prefixes(batches))
 
 
 def _bucket(by_key: dict[str, Probe], size: int, tokens: int, targets: int) -> list[Batch]:

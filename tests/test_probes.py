@@ -79,3 +79,18 @@ def test_loads_are_balanced_by_tokens() -> None:
     probes = [Probe(str(i), tuple(range(2 + i % 60)), (1, 2)) for i in range(400)]
     loads = plan(probes, ranks=4, max_batch_size=8).tokens
     assert max(loads) <= 1.15 * min(loads)
+
+
+def test_a_rank_forwards_each_prefix_once_however_many_batches_share_it() -> None:
+    shared, other = tuple(range(50)), tuple(range(60, 80))
+    probes = [Probe(f"a{i}", (i, 1, 2), (0, 3), shared) for i in range(10)]
+    probes += [Probe(f"b{i}", (i, 1, 2), (0, 3), other) for i in range(3)]
+    probes += [Probe(f"c{i}", (i, 1, 2), (1, 3)) for i in range(2)]
+    result = plan(probes, max_batch_size=2)
+    assert result.forwards == (5 + 2 + 1 + 2,)  # batches of each kind, and two prefixes
+    assert result.prefix_tokens_saved == 49 * 9 + 19 * 2
+    two = plan(probes, ranks=2, lockstep=True, max_batch_size=2)
+    assert len(set(two.forwards)) == 1
+    for rank in two.batches:
+        kept = [batch.cached_prefix for batch in rank if batch.cached_prefix]
+        assert kept == sorted(kept)

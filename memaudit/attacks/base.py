@@ -7,10 +7,13 @@ that each distinct probe is forwarded once, and hands each attack a view of the 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from memaudit.errors import AuditError, ConfigurationError
 from memaudit.signals import TokenSignals
@@ -42,6 +45,8 @@ class Needs:
         corpus: token counts of a reference corpus.
         masked_lm: a masked language model that rewrites texts.
         population: signals of the texts known not to be members.
+        distribution: signals made of the whole next-token distribution (mean, standard deviation), which some
+            backends do not give.
 
     Example:
         >>> Needs(reference=True).signals_only, Needs(text=True).signals_only
@@ -58,11 +63,13 @@ class Needs:
     corpus: bool = False
     masked_lm: bool = False
     population: bool = False
+    distribution: bool = False
 
     @property
     def signals_only(self) -> bool:
         """Whether the signals of the text under target and reference are all that it takes."""
-        return not any(getattr(self, one.name) for one in fields(self) if one.name != "reference")
+        free = ("reference", "distribution")
+        return not any(getattr(self, one.name) for one in fields(self) if one.name not in free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +81,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """Samples wanted of one prompt. Sample i is drawn with seed ``seeds[i]``, whatever is in its batch."""
+    """Samples wanted of one prompt. Sample i is drawn with seed ``seeds[i]``, whatever is in its batch.
+
+    A sample may end once it has ``max_words`` whole words (characters where not ``spaced``); 0 sets no end.
+    """
 
     prompt_ids: tuple[int, ...]
     seeds: tuple[int, ...]
     max_new_tokens: int
+    max_words: int = 0
+    spaced: bool = True
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -103,7 +115,8 @@ class View:
             signals are those of the secret's positions alone.
         reference: the reference's, likewise; empty where there is none.
         text: the text, where it is known.
-        generations: the continuations sampled, decoded.
+        generation: the samples that the attack asked for.
+        samples: the continuations, decoded, one for each of the generation's seeds.
         gradient: squared norm of the target's loss gradient.
         reference_gradient: the same at the reference.
         token_counts: how often each token id occurs in the reference corpus.
@@ -114,7 +127,8 @@ class View:
     target: Mapping[str, TokenSignals]
     reference: Mapping[str, TokenSignals] = field(default_factory=dict)
     text: str | None = None
-    generations: Sequence[str] = ()
+    generation: Generation | None = None
+    samples: Sequence[str] = ()
     gradient: float | None = None
     reference_gradient: float | None = None
     token_counts: Sequence[int] | None = None
@@ -149,8 +163,8 @@ class View:
             raise UnscorableError(f"no signals of the {which} model")
         if len(one) == 0:
             raise UnscorableError("no token is scored")
-        if not one.is_finite:
-            raise UnscorableError(f"signals of the {which} model are not finite")
+        if not np.isfinite(one.logprob).all():
+            raise UnscorableError(f"log-probabilities of the {which} model are not finite")
         return one
 
 
@@ -201,9 +215,24 @@ class Attack(ABC):
         """
         return {TEXT: record.variant}
 
+    def pool(self) -> tuple[int, int]:
+        """Return how many non-members and members must be held apart from the judged texts."""
+        return (0, 0)
+
     def generation(self, record: Record, tools: Tools) -> Generation | None:
         """Name the samples that the target must generate; none by default."""
         return None
+
+    def evaluate(self, view: View) -> float:
+        """Return the score of one record, which is a finite number.
+
+        Raises:
+            UnscorableError: the score is not defined for this record, or not finite.
+        """
+        value = float(self.score(view))
+        if not math.isfinite(value):
+            raise UnscorableError("the score is not finite: so are the signals that it is made of")
+        return value
 
     @abstractmethod
     def score(self, view: View) -> float:

@@ -76,7 +76,7 @@ def canary_scores(
         )
         for id, signals in target.items()
     }
-    return {attack.label: {id: attack.score(view) for id, view in views.items()} for attack in made}
+    return {attack.label: {id: attack.evaluate(view) for id, view in views.items()} for attack in made}
 
 
 def _check(attack: Attack, reference: bool, texts: bool) -> None:
@@ -95,5 +95,5 @@ def _check(attack: Attack, reference: bool, texts: bool) -> None:
     if extra:
         usable = [name for name in names() if name in DEFAULT]
         raise ConfigurationError(
-            f"attack {attack.label} needs {', '.join(extra)}: it does not run on canaries; use one of {usable}"
+            f"attack {attack.label} needs {', '.join(extra)}, so not on canaries; use one of {usable}"
         )

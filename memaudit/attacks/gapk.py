@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memaudit.attacks.base import Attack, View
+from memaudit.attacks.base import Attack, Needs, View
 from memaudit.attacks.mink import lowest_mean
 from memaudit.attacks.minkpp import spread
 
@@ -24,6 +24,7 @@ class GapK(Attack):
     window: int = 3
 
     name = "gapk"
+    needs = Needs(distribution=True)
     source = "Kwak et al. 2026, arXiv 2601.19936"
 
     def __post_init__(self) -> None:

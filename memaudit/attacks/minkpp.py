@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memaudit.attacks.base import Attack, View
+from memaudit.attacks.base import Attack, Needs, View
 from memaudit.attacks.mink import lowest_mean
 from memaudit.signals import TokenSignals
 
@@ -40,6 +40,7 @@ class MinKPP(Attack):
     ratio: float = 0.2
 
     name = "minkpp"
+    needs = Needs(distribution=True)
     source = "Zhang et al. 2025, arXiv 2404.02936"
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class RefMinKPP(Attack):
     ratio: float = 0.2
 
     name = "ref_minkpp"
-    needs = Needs(reference=True)
+    needs = Needs(reference=True, distribution=True)
     source = "memaudit 0.2, after Zhang et al. 2025, arXiv 2404.02936"
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memaudit.attacks.base import Attack, View
+from memaudit.attacks.base import Attack, Needs, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,7 @@ class Surp(Attack):
     percent: float = 20.0
 
     name = "surp"
+    needs = Needs(distribution=True)
     source = "Zhang and Wu 2024, arXiv 2407.21248"
 
     def __post_init__(self) -> None:
