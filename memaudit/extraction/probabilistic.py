@@ -148,8 +148,10 @@ def tries_needed(log_probability: float, p: float) -> Tries:
     if missed == math.inf:  # p_z is 1
         return Tries(p=p, n=1, log10_n=0.0)
     ratio = wanted / missed
-    # p_z = p is one sample, whatever the last bit of two logarithms says.
-    n = max(1, math.ceil(ratio * (1.0 - 4e-15)))
+    # p_z = p is one sample, whatever the last bit of two logarithms says; far out no float tells integers apart.
+    nearest = round(ratio)
+    on_integer = nearest < 1e9 and abs(ratio - nearest) <= 4e-15 * ratio
+    n = max(1, nearest if on_integer else math.ceil(ratio))
     return Tries(p=p, n=n, log10_n=math.log10(n))
 
 
