@@ -127,4 +127,10 @@ def _one_line(message: str) -> str:
         r"\2 is none of \1",
         line,
     )
-    return line.replace("typing.Literal", "").replace("<class '", "").replace("'>", "").rstrip(".")
+    return (
+        line.replace("typing.Literal", "")
+        .replace("<class '", "")
+        .replace("'>", "")
+        .replace("NoneType", "null")
+        .rstrip(".")
+    )
