@@ -123,8 +123,8 @@ def still_possible(
         return _distance_reachable(suffix, known, slack) or _bleu_reachable(suffix, known)
     wanted = decode(suffix).strip()
     # The last token's text may still change with the next one (parts of a character, merged white space).
-    settled, whole = decode(known[:-1]), decode(known)
-    if not wanted or settled.endswith("\ufffd") or not whole.startswith(settled):
+    settled, whole = decode(known[:-1]).rstrip("\ufffd"), decode(known)
+    if not wanted or not whole.startswith(settled):
         return bool(wanted)
     text = settled.lstrip()
     if _distance_reachable(wanted, text, _starts(known, slack, decode)):

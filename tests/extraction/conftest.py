@@ -54,12 +54,29 @@ def make_records(n: int = 24, seed: int = 3) -> dict[str, Record]:
     }
 
 
+def as_trained(name: str, ids: tuple[int, ...]) -> list[int]:
+    """Return what the model is trained on: the record, and for four of them a near copy of it.
+
+    A token replaced, one put in, one left out, and two replaced: what comes out is near, not verbatim.
+    """
+    row, at = list(ids), CONTEXT + 10
+    if name in ("c-04", "c-07"):
+        row[at] = (row[at] - 2) % (VOCAB - 3) + 3
+    if name == "c-05":
+        row = [*row[:at], row[0], *row[at:-1]]
+    if name == "c-06":
+        row = [*row[:at], *row[at + 1 :], row[0]]
+    if name == "c-07":
+        row[at + 3] = (row[at + 3] - 2) % (VOCAB - 3) + 3
+    return row
+
+
 def overfit(records: dict[str, Record], steps: int = 34) -> LlamaForCausalLM:
     """Train on the first two thirds, the first third with full weight, the second with a twentieth."""
     model = tiny_llama(vocab=VOCAB, hidden=64, positions=64, seed=1)
-    rows = list(records.values())
-    third = len(rows) // 3
-    ids = torch.tensor([record.ids for record in rows[: 2 * third]])
+    third = len(records) // 3
+    rows = [as_trained(name, record.ids) for name, record in records.items()]
+    ids = torch.tensor(rows[: 2 * third])
     weight = torch.tensor([1.0] * third + [0.05] * third)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     model.train()

@@ -102,4 +102,4 @@ def test_verdict_equals_real_greedy_generation_for_every_record_and_prefix(
             assert first_miss(signals, prefix) == (None if hits is None else prefix + hits)
         assert shortest_prefix(signals) == (real.index(True) if any(real) else None)
         positive, negative = positive + sum(real), negative + len(real) - sum(real)
-    assert positive > 100 and negative > 100  # the test means something in both directions
+    assert positive >= 50 and negative >= 50  # the test means something in both directions
