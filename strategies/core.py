@@ -69,10 +69,14 @@ class ModelStrategy:
         """The model inside every wrapper."""
         return self._model
 
-    def _new_forward(self) -> ModelForward:
+    def _new_forward(self, *, gradients: bool = False) -> ModelForward:
         return ModelForward(
-            self._root, self._model, host=self._host, device=self._device(), context=self._context
+            self._gradient_root() if gradients else self._root, self._model, host=self._host, device=self._device(), context=self._context
         )
+
+    def _gradient_root(self) -> nn.Module:
+        """Return the module to call where a backward follows."""
+        return self._root
 
     def _device(self) -> torch.device | None:
         """Where inputs must lie; None leaves it to the input embeddings."""
@@ -85,7 +89,7 @@ class ModelStrategy:
     def _open(self, *, gradients: bool = False) -> Iterator[ModelForward]:
         with (
             isolated(self._outer, gradients=gradients, after=self._after),
-            self._new_forward().attached() as forward,
+            self._new_forward(gradients=gradients).attached() as forward,
         ):
             yield forward
 
@@ -145,8 +149,9 @@ class ModelStrategy:
             ))
 
         with isolated(self._outer, after=self._after), self._context(), self._generation_scope():
-            if self._host is not None and self.generate_through_root:
-                with redirected(self._host, work):
+            host = self._host or self._root
+            if self.generate_through_root and _generator(self._model) is not self._root:
+                with redirected(host, work):  # generate() would pass the root's hooks by
                     self._root()
             else:
                 work()
@@ -225,6 +230,12 @@ class ModelStrategy:
                 **self._details(),
             },
         )
+
+
+def _generator(model: nn.Module) -> nn.Module:
+    """Return the module that ``model.generate`` calls: PEFT generates with the model below it."""
+    base = getattr(model, "get_base_model", None)
+    return base() if callable(base) else model
 
 
 def check_spans(input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> None:

@@ -33,6 +33,7 @@ class FSDP2Strategy(ModelStrategy):
     def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
         """Return each record's squared gradient norm: every rank runs the same backward on its shards."""
         check_spans(input_ids, spans)
+        sharding.reshard(self._outer)  # so that the parameters met below are the shards
         shares: list[float] = []
         with (
             self._open(gradients=True) as forward,
@@ -183,6 +184,15 @@ def _drop_gradients(root: nn.Module) -> None:
             module._handle.flat_param.__dict__.pop("_saved_grad_shard", None)
 
 
+def _put_back(parameter: nn.Parameter, gradient: Tensor | None) -> None:
+    """Set a gradient, also one of another size: without synchronisation FSDP1 keeps them unsharded."""
+    if gradient is None or gradient.shape == parameter.shape:
+        parameter.grad = gradient
+        return
+    parameter.grad = torch.empty_like(parameter)
+    parameter.grad.data = gradient.data
+
+
 _FLAGS = ("_saved_grad_shard", "_post_backward_called", "_is_grad_none_mask")
 
 
@@ -205,7 +215,7 @@ def _flat_gradients_aside(root: nn.Module) -> Iterator[None]:
     finally:
         _drop_gradients(root)
         for parameter, gradient in gradients:
-            parameter.grad = gradient
+            _put_back(parameter, gradient)
         for flat, values in flags:
             flat.__dict__.update(values)
         for flat, mask in masks:

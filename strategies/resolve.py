@@ -55,7 +55,7 @@ def resolve(obj: Any, *, model: nn.Module | None = None, reference_adapter: str 
     else:
         inner = _inside(host, unwrap(model), found.given)
     name, root = _classify(found, inner)
-    strategy = strategy_class(name)(
+    strategy: Any = strategy_class(name)(
         root,
         inner,
         outer=found.outer,
@@ -64,6 +64,8 @@ def resolve(obj: Any, *, model: nn.Module | None = None, reference_adapter: str 
         precision=found.precision,
         reference_adapter=reference_adapter,
     )
+    if name == "replicated" and found.expected == "ddp":
+        strategy.name = "ddp"
     return cast(Strategy, strategy)
 
 
@@ -87,7 +89,9 @@ def _prepared(accelerator: Any, model: nn.Module | None) -> nn.Module:
     models: list[nn.Module] = list(accelerator._models)
     if model is not None:
         for candidate in models:
-            if candidate is model or unwrap(candidate) is unwrap(model) or _contains(candidate, unwrap(model)):
+            if unwrap(candidate) is unwrap(model):
+                return model if unwrap(model) is not model else candidate  # rather in its wrapper
+            if _contains(candidate, unwrap(model)):
                 return candidate
         raise StrategyError(
             f"model= is a {type(model).__name__} that this Accelerator has not prepared; "
@@ -102,8 +106,16 @@ def _prepared(accelerator: Any, model: nn.Module | None) -> nn.Module:
     return models[0]
 
 
+_EXPECTED = {"FSDP1": "fsdp1", "FSDP2": "fsdp2", "DEEPSPEED": "zero"}
+
+
 def _from_accelerator(accelerator: Any, outer: nn.Module, *, given: str) -> Found:
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    if kind == "NO" and is_distributed():
+        raise StrategyError(
+            f"{given} knows of no distributed training, but {torch.distributed.get_world_size()} processes run; it "
+            "fell back without a word: check the launcher, the device and the accelerate config"
+        )
     amp = bool(getattr(accelerator, "native_amp", False))
     if kind == "FSDP":
         version = 2 if getattr(accelerator, "is_fsdp2", False) else 1
@@ -113,7 +125,7 @@ def _from_accelerator(accelerator: Any, outer: nn.Module, *, given: str) -> Foun
         given=f"{given} of distributed type {kind}",
         context=accelerator.autocast if amp else nullcontext,
         precision=accelerator.mixed_precision if amp else None,
-        expected={"FSDP1": "fsdp1", "FSDP2": "fsdp2", "DEEPSPEED": "zero"}.get(kind),
+        expected=_EXPECTED.get(kind, "ddp" if kind.startswith("MULTI_") else None),
     )
 
 
@@ -126,7 +138,7 @@ def _from_lightning(trainer: Any) -> Found:
     plugin = strategy.precision_plugin
     precision = str(getattr(plugin, "precision", "32-true"))
     kind = type(strategy).__name__
-    expected = None
+    expected: str | None = None
     for part, name in (("FSDP", "fsdp1"), ("DeepSpeed", "zero"), ("DDP", "ddp")):
         if part in kind:
             expected = name if name != "ddp" or is_distributed() else None
@@ -143,7 +155,10 @@ def _classify(found: Found, inner: nn.Module) -> tuple[str, nn.Module]:
     """Return the strategy's name and the module to call."""
     outer = uncompiled(found.outer)
     name, root = _by_wrapper(outer, inner, found.given)
-    family = "zero" if name == "zero3" else "fsdp2" if name == "tp" and found.expected == "fsdp2" else name
+    # accelerate lists a data-parallel model without its wrapper, and leaves one that trains nothing unwrapped;
+    # the strategy for bare models compares the ranks' parameters. A 2-D model counts as FSDP2 to it.
+    family = {"zero3": "zero", "replicated": "ddp"}.get(name, name)
+    family = found.expected if name == "tp" and found.expected in ("fsdp2", "ddp") else family
     if found.expected is not None and family != found.expected:
         raise StrategyError(
             f"given {found.given}, but its model is {type(outer).__name__}, which is {name}, not {found.expected}; "

@@ -102,7 +102,10 @@ def reduction_alone(root: nn.Module) -> Iterator[None]:
     """Let FSDP2 reduce what one backward leaves, and nothing that gradient accumulation has kept unreduced."""
     groups = [group for module in fsdp_modules(root) for group in param_groups(module)]
     flags = [(group, {name: getattr(group, name) for name in _GROUP_FLAGS}) for group in groups]
-    pending = [(p, p.unsharded_accumulated_grad) for group in groups for p in group.fsdp_params]
+    held = [p for group in groups for p in group.fsdp_params]
+    pending = [(p, p.unsharded_accumulated_grad) for p in held]
+    # Without a change of precision, unreduced gradients stay on the unsharded parameters themselves.
+    whole = [p._unsharded_param for p in held if hasattr(p, "_unsharded_param")]
     contexts = [module._get_fsdp_state()._state_ctx for module in fsdp_modules(root)]
     last = [(context, context.is_last_backward) for context in contexts]
     try:
@@ -113,7 +116,8 @@ def reduction_alone(root: nn.Module) -> Iterator[None]:
             fsdp_param.unsharded_accumulated_grad = None
         for context, _ in last:
             context.is_last_backward = True
-        yield
+        with gradients_aside(whole):
+            yield
     finally:
         for group, values in flags:
             for name, value in values.items():

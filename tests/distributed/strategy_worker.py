@@ -235,6 +235,14 @@ def generation(strategy: Any, plain: nn.Module | None) -> dict[str, Any]:
 
 def audit(strategy: Any, *, lora: bool, deep: bool) -> None:
     """One whole audit, as it runs between training steps."""
+    import os
+    only = os.environ.get("ONLY")
+    if only:
+        work = records(2, seed=5)
+        if "s" in only: score(strategy, records(5), batch=2)
+        if "g" in only: strategy.generate([[5, 6, 7]], max_new_tokens=3, do_sample=True)
+        if "n" in only: strategy.gradient_norms([ids for ids, _ in work], [span for _, span in work])
+        return
     score(strategy, records(5), batch=2)
     if lora:
         score(strategy, records(5), batch=2, reference=True)
@@ -300,6 +308,8 @@ def bits(kind: str) -> dict[str, Any]:
             cases["bf16"] = {"precision": "bf16"}
     if kind.startswith("tp"):
         cases.pop("lora")
+    import os
+    if os.environ.get("CASES"): cases={k:v for k,v in cases.items() if k in os.environ["CASES"].split(",")}
     for name, options in cases.items():
         lora = bool(options.get("lora"))
         without = training(kind, None, **options)

@@ -64,7 +64,7 @@ def _accelerate(kind: str, model: nn.Module, precision: str, accumulation: int) 
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
 
-    AcceleratorState._reset_state()
+    AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     options: dict[str, Any] = {"cpu": True} if kind == "ddp" else {}
     if kind.startswith("fsdp"):
