@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -124,11 +125,11 @@ def _sampler(model: object, max_batch_size: int) -> Sampler | None:
         raise ConfigurationError(
             f"model is a {type(model).__name__}; expected a torch model, a Strategy or a Sampler"
         )
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        if torch.distributed.get_world_size() > 1:
-            from memaudit.strategies import resolve
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if distributed and torch.distributed.get_world_size() > 1:
+        from memaudit.strategies.resolve import resolve
 
-            return StrategySampler(resolve(model))
+        return StrategySampler(resolve(model))
     return ModelSampler(model, max_batch_size)
 
 
@@ -141,6 +142,11 @@ class ModelSampler:
     def __init__(self, model: torch.nn.Module, max_batch_size: int = 256) -> None:
         self._model = model
         self._batch = max(1, max_batch_size)
+        self._scoring_batch = min(self._batch, 32)  # logits of every position are kept there
+        inner: Any = model
+        if hasattr(inner, "get_base_model"):  # PEFT's wrapper hides the names of the arguments
+            inner = inner.get_base_model()
+        self._parameters = frozenset(inspect.signature(inner.forward).parameters)
         self.forwards = 0
 
     def sample(
@@ -150,7 +156,7 @@ class ModelSampler:
         *,
         prompt: Sequence[int],
         allowed: Sequence[int],
-        temperature: float,
+        temperatures: Sequence[float],
         seed: int,
     ) -> list[Sampled]:
         """Draw continuations with one forward a token for a whole batch (keys and values are kept)."""
@@ -160,23 +166,23 @@ class ModelSampler:
         drawn: list[Sampled] = []
         with _scoring(self._model) as device:
             while len(drawn) < count:
-                rows = min(self._batch, count - len(drawn))
-                drawn.extend(self._chunk(rows, length, prompt, allowed, temperature, source, device))
+                heat = temperatures[len(drawn) : min(len(drawn) + self._batch, count)]
+                drawn.extend(self._chunk(heat, length, prompt, allowed, source, device))
         return drawn
 
     def _chunk(
         self,
-        rows: int,
+        temperatures: Sequence[float],
         length: int,
         prompt: Sequence[int],
         allowed: Sequence[int],
-        temperature: float,
         source: torch.Generator,
         device: torch.device,
     ) -> list[Sampled]:
         import torch
 
-        context = torch.tensor([list(prompt)] * rows, dtype=torch.long, device=device)
+        context = torch.tensor([list(prompt)] * len(temperatures), dtype=torch.long, device=device)
+        heat = torch.tensor(list(temperatures), dtype=torch.float32)[:, None]
         step, cache, banned = context, None, None
         ids, logprobs = [], []
         for _ in range(length):
@@ -186,7 +192,7 @@ class ModelSampler:
                 # A vocabulary padded beyond the tokenizer's has ids that no text has.
                 banned[[token for token in allowed if token < logits.shape[-1]]] = False
             log_p = torch.log_softmax(logits, dim=-1)
-            heated = torch.softmax((logits / temperature).masked_fill(banned, -math.inf), dim=-1)
+            heated = torch.softmax((logits / heat).masked_fill(banned, -math.inf), dim=-1)
             token = torch.multinomial(heated, 1, generator=source)
             ids.append(token)
             logprobs.append(log_p.gather(1, token))
@@ -199,30 +205,38 @@ class ModelSampler:
     def _next(self, step: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
         """Return float32 logits of the next token on the CPU, [rows, vocabulary], and the cache, if there is one."""
         self.forwards += 1
-        try:
-            output = self._model(input_ids=step, past_key_values=cache, use_cache=True)
-        except TypeError:  # a model without a cache sees the whole text again
-            output = self._model(step)
+        known = self._parameters
+        keyword = "cache" if "cache" in known else "past_key_values"  # its name changed in transformers 5
+        arguments: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+        if "use_cache" in known:
+            arguments |= {"use_cache": True, **({} if cache is None else {keyword: cache})}
+        output = self._model(step, **arguments)
         logits = output.logits if hasattr(output, "logits") else output
-        return logits[:, -1].float().cpu(), getattr(output, "past_key_values", None)
+        kept = getattr(output, keyword, None) if "use_cache" in known else None
+        return logits[:, -1].float().cpu(), kept
 
     def perplexities(self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]) -> list[float]:
         """Score continuations of one prompt, right-padded, in batches."""
         import torch
 
         scored: list[float] = []
+        start = 0
         with _scoring(self._model) as device:
-            for start in range(0, len(continuations), self._batch):
-                rows = [[*prompt, *ids] for ids in continuations[start : start + self._batch]]
+            while start < len(continuations):
+                rows = [[*prompt, *ids] for ids in continuations[start : start + self._scoring_batch]]
+                start += len(rows)
                 longest = max(len(row) for row in rows)
                 batch = torch.tensor([row + [row[-1]] * (longest - len(row)) for row in rows], device=device)
                 self.forwards += 1
-                output = self._model(batch)
+                keep = longest - len(prompt) + 1
+                arguments = {"logits_to_keep": keep} if "logits_to_keep" in self._parameters else {}
+                output = self._model(batch, **arguments)
                 logits = output.logits if hasattr(output, "logits") else output
+                first = logits.shape[1] - keep  # the row that predicts the first token after the prompt
                 for row, ids in enumerate(rows):
                     # A causal model's earlier positions do not see the padding on the right.
                     targets = torch.tensor(ids[len(prompt) :])
-                    here = logits[row, len(prompt) - 1 : len(ids) - 1].float().cpu()
+                    here = logits[row, first : first + len(targets)].float().cpu()
                     picked = torch.log_softmax(here, dim=-1).gather(1, targets[:, None])
                     scored.append(math.exp(-float(picked.mean())))
         return scored
@@ -243,34 +257,41 @@ class StrategySampler:
         *,
         prompt: Sequence[int],
         allowed: Sequence[int],
-        temperature: float,
+        temperatures: Sequence[float],
         seed: int,
     ) -> list[Sampled]:
         """Draw this rank's share by the strategy's generation, and return every rank's in order of rank."""
         import torch
 
         strategy = self._strategy
-        share = -(-count // strategy.record_world)
-        vocabulary = int(strategy.model.get_output_embeddings().weight.shape[0])  # type: ignore[operator,union-attr]
+        world, rank = strategy.record_world, strategy.record_rank
+        head = strategy.model.get_output_embeddings()  # type: ignore[operator]
         permitted = set(allowed)
-        with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(seed, strategy.record_rank))
-            rows = strategy.generate(
-                [list(prompt)] * share,
-                do_sample=True,
-                temperature=temperature,
-                top_k=0,
-                top_p=1.0,
-                min_new_tokens=length,
-                max_new_tokens=length,
-                suppress_tokens=[token for token in range(vocabulary) if token not in permitted],
-            )
-        self.forwards += length
-        mine = [(strategy.record_rank, tuple(row)) for row in rows]
-        gathered = dict.fromkeys(strategy.gather(mine))  # tensor-parallel ranks drew the same ones
-        every = [ids for _, ids in gathered][:count]
+        banned = [token for token in range(int(head.weight.shape[0])) if token not in permitted]
+        mine: list[tuple[int, tuple[int, ...]]] = []
+        # One temperature at a time, which generation takes; the share is padded, so that ranks stay in step.
+        for heat in dict.fromkeys(temperatures):
+            places = [place for place, value in enumerate(temperatures) if value == heat]
+            here = places[rank::world]
+            padded = -(-len(places) // world)
+            with torch.random.fork_rng():
+                torch.manual_seed(derive_seed(seed, rank, str(heat)))
+                rows = strategy.generate(
+                    [list(prompt)] * padded,
+                    do_sample=True,
+                    temperature=heat,
+                    top_k=0,
+                    top_p=1.0,
+                    min_new_tokens=length,
+                    max_new_tokens=length,
+                    suppress_tokens=banned,
+                )
+            self.forwards += length
+            mine.extend((place, tuple(row)) for place, row in zip(here, rows, strict=False))
+        drawn = dict(strategy.gather(mine))
+        every = [drawn[place] for place in range(count)]
         return [
-            Sampled(ids, logprobs) for ids, logprobs in zip(every, self._logprobs(prompt, every), strict=True)
+            Sampled(ids, values) for ids, values in zip(every, self._logprobs(prompt, every), strict=True)
         ]
 
     def perplexities(self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -32,7 +33,7 @@ def draw(request: Request) -> list[Draw]:
     counts: Counter[tuple[int, int]] = Counter()
     for text in request.corpus:
         ids = encode(request.tokenizer, text)
-        counts.update((a, b) for a, b in zip(ids, ids[1:], strict=False) if a in usable and b in usable)
+        counts.update((a, b) for a, b in itertools.pairwise(ids) if a in usable and b in usable)
     successors: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for (first, second), times in counts.items():
         successors[first].append((times, second))
@@ -59,7 +60,7 @@ def draw(request: Request) -> list[Draw]:
                 "the family unigram or random"
             )
         seen.add(settled.ids)
-        steps = list(zip(settled.ids, settled.ids[1:], strict=False))
+        steps = list(itertools.pairwise(settled.ids))
         known = sum(pair in counts for pair in steps) / max(len(steps), 1)
         drawn.append(Draw(settled.secret, settled.ids, GENERATOR, {"pairs_seen_in_corpus": known}))
     return drawn

@@ -19,8 +19,11 @@ from memaudit.seeds import derive_seed
 IN_BAND = "model_scored_high_ppl"
 OUT_OF_BAND = "model_sampled_outside_band"
 _ROUNDS = 6
-_SURPLUS = 2
-_HOTTEST, _COLDEST = 4.0, 0.5
+_PILOT = 16
+"""Candidates of the first round: a ladder of temperatures, from which later rounds' temperature is read off."""
+_SURPLUS = 1.3
+_MERGED = 4  # tokens that are drawn beyond the length, since encoding merges some
+_HOTTEST, _COLDEST = 4.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +73,51 @@ def _rounds(request: Request, sampler: Sampler) -> tuple[list[_Candidate], list[
     kept: list[_Candidate] = []
     spare: list[_Candidate] = []
     seen: set[tuple[int, ...]] = set()
-    temperature = request.temperature
+    observed: list[tuple[float, float]] = []
     for attempt in range(_ROUNDS):
         wanted = request.count - len(kept)
         if wanted <= 0:
             break
+        temperatures = _temperatures(observed, wanted, request)
         sampled = sampler.sample(
-            max(8, _SURPLUS * wanted),
-            request.length + 4,  # merges shorten what was drawn
+            len(temperatures),
+            request.length + _MERGED,
             prompt=prompt,
             allowed=allowed,
-            temperature=temperature,
+            temperatures=temperatures,
             seed=derive_seed(request.seed, "sample", attempt),
         )
         settled = [
-            (one, found)
-            for one in sampled
+            (one, found, temperature)
+            for one, temperature in zip(sampled, temperatures, strict=True)
             if (found := settle(request.tokenizer, decode(request.tokenizer, one.ids), request.length))
         ]
-        scored = _perplexities(sampler, prompt, settled)
-        for (_, found), perplexity in zip(settled, scored, strict=True):
+        scored = _perplexities(sampler, prompt, [(one, found) for one, found, _ in settled])
+        for (_, found, temperature), perplexity in zip(settled, scored, strict=True):
             if found.ids in seen or not math.isfinite(perplexity):
                 continue
             seen.add(found.ids)
+            observed.append((temperature, math.log(perplexity)))
             inside = low <= perplexity <= high
             (kept if inside else spare).append(_Candidate(found, perplexity, temperature))
-        temperature = _next_temperature(temperature, scored, request)
     return kept, spare
+
+
+def _temperatures(observed: list[tuple[float, float]], wanted: int, request: Request) -> list[float]:
+    """Return each candidate's temperature: a ladder first, then the one whose texts fall amid the band.
+
+    Log-perplexity grows about linearly with temperature, so a line through what was seen gives it.
+    """
+    if len(observed) < 4:
+        return [request.temperature * rung for rung in (0.4, 0.6, 0.8, 1.0) for _ in range(_PILOT // 4)]
+    near = sorted(observed, key=lambda pair: abs(pair[1] - _centre(request)))[: max(8, len(observed) // 2)]
+    mean_t = sum(t for t, _ in near) / len(near)
+    mean_y = sum(y for _, y in near) / len(near)
+    spread = sum((t - mean_t) ** 2 for t, _ in near)
+    slope = sum((t - mean_t) * (y - mean_y) for t, y in near) / spread if spread > 1e-9 else 0.0
+    step = (_centre(request) - mean_y) / max(slope, 0.5)
+    chosen = min(max(mean_t + step, _COLDEST), _HOTTEST)
+    return [chosen] * max(8, math.ceil(_SURPLUS * wanted))
 
 
 def _perplexities(sampler: Sampler, prompt: list[int], settled: list[tuple[Sampled, Settled]]) -> list[float]:
@@ -109,16 +130,6 @@ def _perplexities(sampler: Sampler, prompt: list[int], settled: list[tuple[Sampl
         else math.exp(-sum(one.logprobs[: len(found.ids)]) / len(found.ids))
         for one, found in settled
     ]
-
-
-def _next_temperature(temperature: float, perplexities: list[float], request: Request) -> float:
-    """Move the temperature towards the band's centre: log-perplexity grows about linearly with it."""
-    logs = sorted(math.log(value) for value in perplexities if math.isfinite(value) and value > 0)
-    if not logs:
-        return temperature
-    median = logs[len(logs) // 2]
-    factor = min(max(_centre(request) / max(median, 0.1), 0.6), 1.5)
-    return min(max(temperature * factor**0.5, _COLDEST), _HOTTEST)
 
 
 def _centre(request: Request) -> float:

@@ -29,10 +29,13 @@ class Sampler(Protocol):
         *,
         prompt: Sequence[int],
         allowed: Sequence[int],
-        temperature: float,
+        temperatures: Sequence[float],
         seed: int,
     ) -> list[Sampled]:
-        """Draw ``count`` continuations of ``length`` tokens among ``allowed``, the same for the same seed."""
+        """Draw ``count`` continuations of ``length`` tokens among ``allowed``, the same for the same seed.
+
+        ``temperatures`` has one value for each of them.
+        """
         ...
 
     def perplexities(self, prompt: Sequence[int], continuations: Sequence[Sequence[int]]) -> list[float]:
@@ -67,7 +70,7 @@ class Request:
         sampler: a model, where there is one.
         corpus: texts, where they are given; read once.
         ppl_band: perplexities between which a sampled secret lies.
-        temperature: of the sampling.
+        temperature: of the sampling: where it starts.
         copies: the most often that a secret will be repeated.
         options: what the family alone understands.
         notes: a family appends what the reader of a report should know.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -108,10 +109,8 @@ def usable_ids(tokenizer: TokenizerLike) -> tuple[int, ...]:
         raise ConfigurationError(
             f"the tokenizer has only {len(ids)} tokens that may stand in a secret; at least 16 are needed"
         )
-    try:
+    with contextlib.suppress(TypeError):  # an object without weak references is asked again next time
         _USABLE[tokenizer] = (len(tokenizer), ids)
-    except TypeError:  # an object without weak references is asked again next time
-        pass
     return ids
 
 

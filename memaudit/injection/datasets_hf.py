@@ -103,7 +103,7 @@ def add_to_stream(stream: Any, rows: Sequence[Row], n_host: int, seed: int) -> A
     """
     from datasets import IterableDataset
 
-    count = max(1, int(getattr(stream, "num_shards", None) or getattr(stream, "n_shards", 1)))
+    count = max(1, int(stream.num_shards if hasattr(stream, "num_shards") else stream.n_shards))
     owner = generator(seed, "shards").integers(0, count, size=len(rows))
     parts = [
         [row for row, shard in zip(rows, owner.tolist(), strict=True) if shard == index]

@@ -80,13 +80,8 @@ def inject(
     if tokenizer is not None:
         check_tokenizer(canaries, tokenizer)
     job = Job(canaries, fmt, seed, tokenizer, dict(columns or {}), dict(fill or {}))
-    found = hf.kind(dataset)
-    if found == "dict":
+    if hf.kind(dataset) == "dict":
         return _into_dict(job, dataset, split, n_rows)
-    if found == "dataset":
-        return _into_dataset(job, dataset)
-    if found == "stream":
-        return _into_stream(job, dataset, n_rows)
     if isinstance(dataset, (str, os.PathLike)):
         from memaudit.injection.files import into_file
 
@@ -95,12 +90,7 @@ def inject(
         from memaudit.injection.datamodule import into_datamodule
 
         return into_datamodule(job, dataset, attribute)
-    if isinstance(dataset, Sequence) or (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        return into_rows(job, dataset)
-    raise InputTypeError(
-        f"the data is a {type(dataset).__name__}; expected a Dataset, DatasetDict, IterableDataset, list of rows, "
-        "path of a JSONL, CSV or Parquet file, or LightningDataModule"
-    )
+    return inject_rows(job, dataset, n_rows)
 
 
 class Job:
@@ -181,6 +171,25 @@ class Job:
         )
 
 
+def inject_rows(job: Job, rows: Any, n_rows: int | None = None) -> tuple[Any, Manifest]:
+    """Plant in a Dataset, a stream, a list of mappings or a map-style dataset.
+
+    Raises:
+        InputTypeError: it is none of them.
+    """
+    found = hf.kind(rows)
+    if found == "dataset":
+        return _into_dataset(job, rows)
+    if found == "stream":
+        return _into_stream(job, rows, n_rows)
+    if isinstance(rows, Sequence) or (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        return _into_list(job, rows)
+    raise InputTypeError(
+        f"the data is a {type(rows).__name__}; expected a Dataset, DatasetDict, IterableDataset, list of rows, "
+        "path of a JSONL, CSV or Parquet file, or LightningDataModule"
+    )
+
+
 def _into_dataset(job: Job, dataset: Any) -> tuple[Any, Manifest]:
     host_sample = hf.sample(dataset, job.seed, SAMPLE)
     first = [dict(dataset.with_format(None)[0])] if len(dataset) else []
@@ -222,8 +231,7 @@ def _into_stream(job: Job, stream: Any, n_rows: int | None) -> tuple[Any, Manife
     return hf.add_to_stream(stream, planted.rows, spread, job.seed), manifest
 
 
-def into_rows(job: Job, rows: Any) -> tuple[Any, Manifest]:
-    """Plant in a list of mappings, or in any map-style dataset of them."""
+def _into_list(job: Job, rows: Any) -> tuple[Any, Manifest]:
     size = len(rows)
     first = [rows[0]] if size else []
     planted, fmt, columns, warnings = job.plant(first, "the data")
