@@ -61,7 +61,7 @@ def canary_scores(
     """
     made = make_all(attacks)
     for attack in made:
-        _check(attack, reference is not None, texts is not None)
+        check_canary_attack(attack, reference is not None, texts is not None)
     for what, other in (("reference signals", reference), ("texts", texts)):
         if other is not None and (missing := sorted(set(target) - set(other))):
             raise ConfigurationError(
@@ -79,7 +79,12 @@ def canary_scores(
     return {attack.label: {id: attack.evaluate(view) for id, view in views.items()} for attack in made}
 
 
-def _check(attack: Attack, reference: bool, texts: bool) -> None:
+def check_canary_attack(attack: Attack, reference: bool, texts: bool) -> None:
+    """Refuse an attack that needs more than signals, or signals and texts that are not there.
+
+    Raises:
+        ConfigurationError: it does.
+    """
     needs = attack.requirements
     if needs.reference and not reference:
         raise ConfigurationError(

@@ -45,7 +45,7 @@ class Neighbour(Attack):
             raise ConfigurationError(
                 "attack neighbour needs a masked language model; name one with masked_lm"
             )
-        seed = tools.seed_for(self.label, record.text)
+        seed = tools.seed_for(self.name, record.text)
         original, *others = tools.rewrite(record.text, self.n, self.top_k, self.dropout, seed)
         if not others:
             raise UnscorableError("the masked language model found no neighbour")
