@@ -69,14 +69,10 @@ class ModelStrategy:
         """The model inside every wrapper."""
         return self._model
 
-    def _new_forward(self, *, gradients: bool = False) -> ModelForward:
+    def _new_forward(self) -> ModelForward:
         return ModelForward(
-            self._gradient_root() if gradients else self._root, self._model, host=self._host, device=self._device(), context=self._context
+            self._root, self._model, host=self._host, device=self._device(), context=self._context
         )
-
-    def _gradient_root(self) -> nn.Module:
-        """Return the module to call where a backward follows."""
-        return self._root
 
     def _device(self) -> torch.device | None:
         """Where inputs must lie; None leaves it to the input embeddings."""
@@ -89,7 +85,7 @@ class ModelStrategy:
     def _open(self, *, gradients: bool = False) -> Iterator[ModelForward]:
         with (
             isolated(self._outer, gradients=gradients, after=self._after),
-            self._new_forward(gradients=gradients).attached() as forward,
+            self._new_forward().attached() as forward,
         ):
             yield forward
 

@@ -55,7 +55,10 @@ def _is_whole(parameter: Any) -> bool:
 
 
 class ZeRO3Strategy(ModelStrategy):
-    """ZeRO-3: parameters are partitioned, and the engine's hooks gather them layer by layer.
+    """ZeRO-3: parameters are partitioned, and hooks on the module in the engine gather them layer by layer.
+
+    That module is called rather than the engine, which hooks its outputs: a backward from them would count as a
+    micro-step of training.
 
     Each rank scores its own records in lockstep. Gradient norms need no reduction: with ``autograd.grad`` each
     rank has the whole gradient of its own record, one parameter at a time as backward gathers the layers, and
@@ -70,12 +73,12 @@ class ZeRO3Strategy(ModelStrategy):
     def __init__(self, root: nn.Module, model: nn.Module, **options: Any) -> None:
         super().__init__(root, model, **options)
         self._engine: Any = self._outer
+        if bool(getattr(self._engine, "is_deepcompile_active", bool)()):
+            raise StrategyError(
+                "ZeRO-3 under DeepCompile has no hooks that gather parameters in an eager forward; audit without "
+                "engine.compile(), or from a checkpoint"
+            )
         self._context = _autocast(self._engine)
-
-    def _gradient_root(self) -> nn.Module:
-        # The engine hooks its outputs: a backward from them counts as a micro-step of training.
-        module: nn.Module = self._engine.module
-        return module
 
     def _squared_norm(self, loss: Tensor) -> float:
         norm = super()._squared_norm(loss)

@@ -171,7 +171,7 @@ def _by_wrapper(outer: nn.Module, inner: nn.Module, given: str) -> tuple[str, nn
     kind = type(outer).__name__
     if kind == "DeepSpeedEngine":
         stage = int(cast(Any, outer).zero_optimization_stage())
-        return ("zero3", outer) if stage == 3 else ("zero", unwrap(outer))
+        return ("zero3" if stage == 3 else "zero"), unwrap(outer)
     if any(hasattr(parameter, "ds_id") for parameter in inner.parameters()):
         raise StrategyError(
             f"given {given}, a {kind} partitioned by ZeRO-3 without its engine; give the DeepSpeedEngine, the "

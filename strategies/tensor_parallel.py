@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from memaudit.errors import StrategyError
 from memaudit.strategies import sharding
 from memaudit.strategies.core import ModelStrategy, check_spans
+from memaudit.strategies.forward import output_head
 from memaudit.strategies.gradients import record_loss
 
 
@@ -44,6 +46,23 @@ class TensorParallelStrategy(ModelStrategy):
 
     def _after(self) -> None:
         sharding.reshard(self._outer)
+
+    @contextmanager
+    def _generation_scope(self) -> Iterator[None]:
+        """Gather logits that are split over the vocabulary: generate() looks for their maximum."""
+        head = output_head(self._model)
+        if head is None:
+            yield
+            return
+
+        def whole(module: nn.Module, args: Any, output: Any) -> Any:
+            return output.full_tensor() if isinstance(output, DTensor) else output
+
+        handle = head.register_forward_hook(whole)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
         """Return each record's squared gradient norm: every rank runs the same backward on its shards."""

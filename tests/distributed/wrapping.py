@@ -45,6 +45,8 @@ def build_model(*, tied: bool, lora: bool, dropout: float = 0.1, seed: int = 3) 
 def loss_of(root: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """Return the mean next-token loss of a batch."""
     logits = root(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    if hasattr(logits, "full_tensor"):  # tensor parallel: the vocabulary is split over ranks
+        logits = logits.full_tensor()
     return nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB).float(), ids[:, 1:].reshape(-1))
 
 
