@@ -17,16 +17,9 @@ from scipy import special
 from memaudit.errors import ConfigurationError
 from memaudit.stats.arrays import Floats, check_rate
 from memaudit.stats.gdp import gdp_epsilon
+from memaudit.stats.quadrature import legendre
 from memaudit.stats.roots import largest_rejected
 from memaudit.stats.steinke import check_guesses
-
-_NODES = 400
-
-
-@lru_cache(maxsize=32)
-def _legendre() -> tuple[Floats, Floats]:
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    return nodes.astype(np.float64), weights.astype(np.float64)
 
 
 def _beta_rule(a: float, b: float, kink: float | None = None) -> tuple[Floats, Floats]:
@@ -35,7 +28,7 @@ def _beta_rule(a: float, b: float, kink: float | None = None) -> tuple[Floats, F
     low = float(special.betaincinv(a, b, 1e-60))
     high = float(special.betainccinv(a, b, 1e-60))
     edges = [low, high] if kink is None or not low < kink < high else [low, kink, high]
-    nodes, weights = _legendre()
+    nodes, weights = legendre()
     points, masses = [], []
     for left, right in itertools.pairwise(edges):
         half = 0.5 * (right - left)
