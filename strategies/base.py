@@ -101,7 +101,9 @@ class Strategy(Protocol):
         """
         ...
 
-    def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
+    def gradient_norms(
+        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
+    ) -> list[float]:
         """Return the squared gradient norm of each record's mean loss over its span, over all shards.
 
         Every rank passes the same records. Gradients and optimizer state stay as they were.

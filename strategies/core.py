@@ -134,15 +134,17 @@ class ModelStrategy:
 
         def work(*_: Any, **__: Any) -> None:
             torch.manual_seed(derive_seed(seed, "generate", self.record_rank))
-            found.extend(generate_batches(
-                self._model,
-                input_ids,
-                kwargs,
-                batches=batches,
-                batch_size=batch_size,
-                device=self._new_forward().device,
-                synced=self.synced_generation and self.world_size > 1,
-            ))
+            found.extend(
+                generate_batches(
+                    self._model,
+                    input_ids,
+                    kwargs,
+                    batches=batches,
+                    batch_size=batch_size,
+                    device=self._new_forward().device,
+                    synced=self.synced_generation and self.world_size > 1,
+                )
+            )
 
         with isolated(self._outer, after=self._after), self._context(), self._generation_scope():
             host = self._host or self._root
@@ -157,7 +159,9 @@ class ModelStrategy:
         """What ``generate`` on the inner model needs around it."""
         return nullcontext()
 
-    def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
+    def gradient_norms(
+        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
+    ) -> list[float]:
         """Return the squared gradient norm, over trained parameters, of each record's mean loss over its span.
 
         Every rank passes the same records. Parameters are whole on each rank while it forwards, so ranks share
@@ -237,4 +241,6 @@ def _generator(model: nn.Module) -> nn.Module:
 def check_spans(input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> None:
     """Raise where records and spans differ in number."""
     if len(input_ids) != len(spans):
-        raise ConfigurationError(f"{len(input_ids)} records but {len(spans)} spans were given; give one a record")
+        raise ConfigurationError(
+            f"{len(input_ids)} records but {len(spans)} spans were given; give one a record"
+        )

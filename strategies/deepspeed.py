@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class ZeROStrategy(ModelStrategy):
 
     def __init__(self, root: nn.Module, model: nn.Module, **options: Any) -> None:
         super().__init__(root, model, **options)
-        self._engine: Any = self._outer
+        self._engine = cast(Any, self._outer)
         self._context = _autocast(self._engine)
         self.name = f"zero{int(self._engine.zero_optimization_stage())}"
 
@@ -72,7 +72,7 @@ class ZeRO3Strategy(ModelStrategy):
 
     def __init__(self, root: nn.Module, model: nn.Module, **options: Any) -> None:
         super().__init__(root, model, **options)
-        self._engine: Any = self._outer
+        self._engine = cast(Any, self._outer)
         if bool(getattr(self._engine, "is_deepcompile_active", bool)()):
             raise StrategyError(
                 "ZeRO-3 under DeepCompile has no hooks that gather parameters in an eager forward; audit without "

@@ -205,12 +205,11 @@ class ModelForward:
         if self._rows is None:  # somebody else's forward while the audit is open
             return None
         self._head_calls += 1
-        name = None if args else next(iter(kwargs))
-        hidden = args[0] if args else kwargs[name]
-        chosen = _rows_of(hidden, self._rows, self._shape, prompts=is_prompt_learning(self._model))
-        if name is None:
-            return (chosen, *args[1:]), kwargs
-        return args, {**kwargs, name: chosen}
+        prompts = is_prompt_learning(self._model)
+        if args:
+            return (_rows_of(args[0], self._rows, self._shape, prompts=prompts), *args[1:]), kwargs
+        name = next(iter(kwargs))
+        return args, {**kwargs, name: _rows_of(kwargs[name], self._rows, self._shape, prompts=prompts)}
 
 
 def _rows_of(hidden: Tensor, rows: Tensor, shape: tuple[int, int], *, prompts: bool) -> Tensor:

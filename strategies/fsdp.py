@@ -30,7 +30,9 @@ class FSDP2Strategy(ModelStrategy):
     def _after(self) -> None:
         sharding.reshard(self._outer)
 
-    def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
+    def gradient_norms(
+        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
+    ) -> list[float]:
         """Return each record's squared gradient norm: every rank runs the same backward on its shards."""
         check_spans(input_ids, spans)
         sharding.reshard(self._outer)  # so that the parameters met below are the shards
@@ -93,13 +95,15 @@ class FSDP1Strategy(ModelStrategy):
         )
         return scope
 
-    def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
+    def gradient_norms(
+        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
+    ) -> list[float]:
         """Return each record's squared gradient norm: every rank runs the same backward on its shards."""
         check_spans(input_ids, spans)
         shares: list[float] = []
         with self._open(gradients=True) as forward, _flat_gradients_aside(self._outer):
             for ids, span in zip(input_ids, spans, strict=True):
-                record_loss(forward, ids, span).backward()  # type: ignore[no-untyped-call]
+                record_loss(forward, ids, span).backward()
                 shares.append(self._share())
                 _drop_gradients(self._outer)
         return self._collectives.sum(shares)
@@ -171,7 +175,8 @@ def _parameters(handle: Any) -> list[nn.Parameter]:
 def _path_of(host: nn.Module, model: nn.Module) -> str:
     for name, module in host.named_modules():
         if module is model and name:
-            return name.replace("_fsdp_wrapped_module.", "") + "."
+            path: str = name.replace("_fsdp_wrapped_module.", "")
+            return f"{path}."
     return ""
 
 

@@ -19,7 +19,9 @@ def neutral_settings(model: nn.Module) -> Iterator[None]:
     """Take the checkpoint's generation settings away: transformers fills gaps in the caller's from them."""
     from transformers import GenerationConfig
 
-    kept = [(m, m.__dict__["generation_config"]) for m in model.modules() if "generation_config" in m.__dict__]
+    kept = [
+        (m, m.__dict__["generation_config"]) for m in model.modules() if "generation_config" in m.__dict__
+    ]
     try:
         for module, _ in kept:
             module.__dict__["generation_config"] = GenerationConfig()

@@ -42,7 +42,9 @@ def streamed_squared_norm(loss: Tensor, parameters: Iterable[nn.Parameter]) -> f
     """
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     if not trainable:
-        raise StrategyError("no parameter is trained, so there is no gradient; give a model that is being trained")
+        raise StrategyError(
+            "no parameter is trained, so there is no gradient; give a model that is being trained"
+        )
     total = 0.0
 
     def take(gradient: Tensor) -> Tensor:

@@ -69,7 +69,8 @@ def model_state(root: nn.Module) -> Iterator[None]:
         for module in modules
         if isinstance(module.__dict__.get("gradient_checkpointing"), bool)
     ]
-    configs = {id(c): c for c in (getattr(m, "config", None) for m in modules) if hasattr(c, "use_cache")}
+    held: list[Any] = [getattr(module, "config", None) for module in modules]
+    configs: dict[int, Any] = {id(config): config for config in held if hasattr(config, "use_cache")}
     caches = [(config, config.use_cache) for config in configs.values()]
     try:
         for module, _ in training:

@@ -60,7 +60,9 @@ class DeviceMapStrategy(ModelStrategy):
         """Whether some weights lie on the CPU or the disk until their layer runs."""
         return any(parameter.device.type == "meta" for parameter in self._model.parameters())
 
-    def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
+    def gradient_norms(
+        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
+    ) -> list[float]:
         """As the base; refused where weights are offloaded, since they carry no gradient.
 
         Raises:
@@ -84,5 +86,7 @@ class DeviceMapStrategy(ModelStrategy):
 
     def _details(self) -> Mapping[str, Any]:
         places: dict[str, Any] = getattr(self._model, "hf_device_map", {})
-        devices = sorted({str(torch.device("cuda", p)) if isinstance(p, int) else str(p) for p in places.values()})
+        devices = sorted(
+            {str(torch.device("cuda", p)) if isinstance(p, int) else str(p) for p in places.values()}
+        )
         return {"devices": devices, "offloaded": self.offloaded}

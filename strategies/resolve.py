@@ -225,5 +225,7 @@ def _contains(outer: nn.Module, inner: nn.Module) -> bool:
 
 def _inside(host: nn.Module, model: nn.Module, given: str) -> nn.Module:
     if not _contains(host, model):
-        raise StrategyError(f"model= is a {type(model).__name__} that is not part of {given}; give one of its modules")
+        raise StrategyError(
+            f"model= is a {type(model).__name__} that is not part of {given}; give one of its modules"
+        )
     return model

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor, Replicate
 from memaudit.strategies.gradients import squared_norm
 
 
-def param_groups(module: nn.Module) -> list[Any]:
+def param_groups(module: Any) -> list[Any]:
     """Return the FSDP2 parameter groups of one module (newer torch has several, older one)."""
-    state: Any = module._get_fsdp_state()  # type: ignore[operator]
+    state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:
         groups = [state._fsdp_param_group]
@@ -130,7 +130,7 @@ def reduction_alone(root: nn.Module) -> Iterator[None]:
 
 def backward_share(loss: Tensor, root: nn.Module, world_size: int) -> float:
     """Run one backward and return this rank's share of the squared gradient norm; gradients are dropped."""
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     share = 0.0
     for parameter in root.parameters():
         if parameter.grad is not None:

@@ -64,7 +64,9 @@ class TensorParallelStrategy(ModelStrategy):
         finally:
             handle.remove()
 
-    def gradient_norms(self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]) -> list[float]:
+    def gradient_norms(
+        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
+    ) -> list[float]:
         """Return each record's squared gradient norm: every rank runs the same backward on its shards."""
         check_spans(input_ids, spans)
         sharding.reshard(self._outer)  # so that the parameters met below are the shards

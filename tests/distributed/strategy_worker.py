@@ -199,7 +199,9 @@ def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, A
 
 def facts_of(strategy: Any) -> dict[str, Any]:
     facts = strategy.facts()
-    return {name: getattr(facts, name) for name in facts.__dataclass_fields__} | {"details": dict(facts.details)}
+    return {name: getattr(facts, name) for name in facts.__dataclass_fields__} | {
+        "details": dict(facts.details)
+    }
 
 
 def white_box(strategy: Any, plain: nn.Module | None) -> dict[str, Any]:
@@ -235,14 +237,6 @@ def generation(strategy: Any, plain: nn.Module | None) -> dict[str, Any]:
 
 def audit(strategy: Any, *, lora: bool, deep: bool) -> None:
     """One whole audit, as it runs between training steps."""
-    import os
-    only = os.environ.get("ONLY")
-    if only:
-        work = records(2, seed=5)
-        if "s" in only: score(strategy, records(5), batch=2)
-        if "g" in only: strategy.generate([[5, 6, 7]], max_new_tokens=3, do_sample=True)
-        if "n" in only: strategy.gradient_norms([ids for ids, _ in work], [span for _, span in work])
-        return
     score(strategy, records(5), batch=2)
     if lora:
         score(strategy, records(5), batch=2, reference=True)
@@ -301,15 +295,17 @@ def same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def bits(kind: str) -> dict[str, Any]:
     """Train with and without audits; and with an audit that loses the random state, as a control."""
     out: dict[str, Any] = {}
-    cases: dict[str, dict[str, Any]] = {"plain": {}, "lora": {"lora": True}, "checkpointing": {"checkpointing": True}}
+    cases: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "lora": {"lora": True},
+        "checkpointing": {"checkpointing": True},
+    }
     if not kind.startswith(("tp", "hsdp")):
         cases["accumulation"] = {"accumulation": 2, "at_substeps": True}
         if not kind.startswith("zero"):
             cases["bf16"] = {"precision": "bf16"}
     if kind.startswith("tp"):
         cases.pop("lora")
-    import os
-    if os.environ.get("CASES"): cases={k:v for k,v in cases.items() if k in os.environ["CASES"].split(",")}
     for name, options in cases.items():
         lora = bool(options.get("lora"))
         without = training(kind, None, **options)
@@ -331,6 +327,34 @@ def bits(kind: str) -> dict[str, Any]:
     return out
 
 
+def through_trainer(kind: str, framework: str) -> dict[str, Any]:
+    """Audit in the hooks of the Hugging Face Trainer or Lightning, resolved from the trainer itself."""
+    from memaudit.strategies.resolve import resolve
+    from tests.distributed import trainers
+
+    fresh(7)
+    out: dict[str, Any] = {}
+    work = records(5)
+    tied = kind != "tp"
+
+    def audit(moment: str, trainer: Any) -> None:
+        strategy = resolve(trainer)
+        plain = consolidated(strategy, tied=tied, lora=False)
+        got = score(strategy, work, batch=2)
+        if plain is not None:
+            key = f"scores_{moment}"
+            out[key] = max(out.get(key, 0.0), largest_difference(got, plain_scores(plain, work)))
+        if moment == "train_begin":
+            out["facts"] = facts_of(strategy)
+            out["given"] = type(trainer).__module__
+        if moment == "step_end":
+            out.update(white_box(strategy, plain))
+            out.update(generation(strategy, plain))
+
+    getattr(trainers, framework)(kind, trainers.model_for(kind), audit)
+    return out
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
@@ -348,6 +372,8 @@ def main() -> None:
         try:
             if part == "bits":
                 out[part] = bits(options.kind)
+            elif part in ("huggingface", "lightning"):
+                out[part] = through_trainer(options.kind, part)
             else:
                 out[part] = variant(options.kind, tied="untied" not in part, lora="lora" in part)
         except Exception:

@@ -37,7 +37,9 @@ def build_model(*, tied: bool, lora: bool, dropout: float = 0.1, seed: int = 3) 
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            config = LoraConfig(r=4, target_modules=LORA_TARGETS, lora_dropout=dropout, init_lora_weights=False)
+            config = LoraConfig(
+                r=4, target_modules=LORA_TARGETS, lora_dropout=dropout, init_lora_weights=False
+            )
             model = get_peft_model(model, config)
     return model
 
@@ -115,7 +117,9 @@ def _torch(kind: str, model: nn.Module) -> Setup:
     from torch.distributed.device_mesh import init_device_mesh
 
     world = dist.get_world_size()
-    layers = model.get_submodule("base_model.model.model" if hasattr(model, "peft_config") else "model").layers
+    layers = model.get_submodule(
+        "base_model.model.model" if hasattr(model, "peft_config") else "model"
+    ).layers
     if kind == "hsdp2":
         from torch.distributed.fsdp import fully_shard
 
@@ -171,7 +175,13 @@ def tensor_parallel(model: nn.Module, mesh: Any) -> None:
     plan: dict[str, Any] = {}
     for index in range(len(model.get_submodule("model").layers)):
         prefix = f"model.layers.{index}"
-        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"):
+        for name in (
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+        ):
             plan[f"{prefix}.{name}"] = ColwiseParallel()
         for name in ("self_attn.o_proj", "mlp.down_proj"):
             plan[f"{prefix}.{name}"] = RowwiseParallel()
