@@ -63,7 +63,7 @@ def table(result: AttackResult) -> Any:
     made = Table(
         title="membership attacks: " + (sides.pop() if len(sides) == 1 else "records differ by attack")
     )
-    made.add_column("attack", overflow="fold")
+    made.add_column("attack", no_wrap=True, overflow="fold")
     for name in (
         "AUC",
         "TPR at 1% FPR",
