@@ -148,7 +148,7 @@ def _record(row: Any, session: AuditSession) -> RealRecord | None:
 
 def _scores(session: AuditSession, records: Sequence[RealRecord], what: str) -> dict[str, list[float]]:
     """Score the records' tokens from the second on with the target model, in the records' order."""
-    weights = session.last.weights if session.last is not None else None
+    weights = session.weights()
     names = [f"{what}/{index}" for index in range(len(records))]
     probes = [Probe(name, one.ids, (1, len(one.ids))) for name, one in zip(names, records, strict=True)]
     signals = session.engine.score(probes, fingerprint=weights).signals
@@ -159,7 +159,7 @@ def _scores(session: AuditSession, records: Sequence[RealRecord], what: str) -> 
 
 def _verbatim(session: AuditSession, records: Sequence[RealRecord]) -> dict[str, Any]:
     """How many records come back verbatim after each prefix share, read off the scores just taken."""
-    weights = session.last.weights if session.last is not None else None
+    weights = session.weights()
     rendered = {
         f"train/{index}": Rendered(one.ids, (1, len(one.ids)), "")
         for index, one in enumerate(records)

@@ -75,7 +75,7 @@ def choose_mode(ref: str, engine: AuditEngine) -> tuple[Mode, str]:
 
 def take_adapter(engine: AuditEngine, probes: Sequence[Probe], note: str) -> Reference:
     """Score every probe with the adapters off, on the shards; every rank calls."""
-    fingerprint = f"adapters-off:{model_fingerprint(engine.strategy)}"
+    fingerprint = f"adapters-off:{engine.fingerprint or model_fingerprint(engine.strategy)}"
     result = engine.score(probes, "reference", fingerprint=fingerprint)
     return Reference(mode="adapter", identity="adapters off", note=note, signals=result.signals, cost=result)
 

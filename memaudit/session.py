@@ -201,7 +201,7 @@ class AuditSession:
         """
         reference = self.reference(step)
         began = time.monotonic()
-        weights = model_fingerprint(self.strategy)
+        weights = self.weights()
         target = self.engine.score(self.probes, fingerprint=weights)
         scores, headline = self._scores(target, reference)
         verdict = membership(
@@ -253,7 +253,7 @@ class AuditSession:
         if self.last is None:
             raise AuditError("there is nothing to report: call audit(step) first")
         if not self.options.skip_generation and self.last.extraction.counts.not_run:
-            if model_fingerprint(self.strategy) != self.last.weights:
+            if self.weights() != self.last.weights:
                 raise AuditError(
                     f"the model has changed since the audit at step {self.last.step}; call audit(step) once more, "
                     "then report()"
@@ -268,6 +268,14 @@ class AuditSession:
             document = write_outputs(self, document, target)
         self.strategy.barrier()
         return document
+
+    def weights(self) -> str:
+        """Name the model's weights: the engine's fingerprint where it has one, else what their bits say."""
+        return self.engine.fingerprint or model_fingerprint(self.strategy)
+
+    def use_reference(self, reference: Reference) -> None:
+        """Take reference scores that were made elsewhere, instead of making them at the first audit."""
+        self._reference = reference
 
     def should_stop(self, result: AuditResult) -> bool:
         """Whether ``stop_when`` holds for this audit; the same on every rank."""
