@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def our_estimate(scores: Any, included: Any) -> Any:
     )
 
 
-TASKS = {
+TASKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "opake: eps_delta().epsilon_at": (
         "opake",
         lambda e: e.eps_delta().epsilon_at(delta=DELTA),

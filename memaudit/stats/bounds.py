@@ -99,16 +99,15 @@ def _best(
     at: str,
     bound: Callable[[Guesses, float], float],
     convert: Callable[[float], float] = float,
+    upper: Callable[[Guesses, float], float] | None = None,
 ) -> Bound:
     """The largest bound over the pre-registered pairs, each at its share of the significance."""
     alpha = check_rate(significance, "significance")
     outcomes, plan = _outcomes(evidence, method, pairs, threshold)
     share = alpha / len(outcomes)
-    values = [bound(found, share) for found in outcomes]
-    # max keeps the first of equals, so the reported pair does not depend on rounding of later ones.
-    index = max(range(len(values)), key=values.__getitem__)
-    best = outcomes[index]
-    perfect = [bound(Guesses(k_plus, k_minus, k_plus + k_minus), share) for k_plus, k_minus in plan]
+    value, best = _largest(outcomes, share, bound, upper)
+    perfect = [Guesses(k_plus, k_minus, k_plus + k_minus) for k_plus, k_minus in plan]
+    most, _ = _largest(perfect, share, bound, upper)
     claim = Claim(
         quantity,
         at,
@@ -121,9 +120,29 @@ def _best(
         best.k_minus,
         best.correct,
         plan,
-        convert(max(perfect)),
+        convert(most),
     )
-    return Bound(convert(values[index]), claim)
+    return Bound(convert(value), claim)
+
+
+def _largest(
+    outcomes: Sequence[Guesses],
+    share: float,
+    bound: Callable[[Guesses, float], float],
+    upper: Callable[[Guesses, float], float] | None,
+) -> tuple[float, Guesses]:
+    """The largest bound and its guesses; with a cheap ``upper`` limit, only of guesses that could still win."""
+    if upper is None:
+        values = [bound(found, share) for found in outcomes]
+    else:
+        limits = [upper(found, share) for found in outcomes]
+        values = [0.0] * len(outcomes)
+        for index in sorted(range(len(outcomes)), key=lambda i: -limits[i]):
+            if limits[index] > max(values):
+                values[index] = bound(outcomes[index], share)
+    # max keeps the first of equals, so the reported guesses do not depend on rounding of later ones.
+    winner = max(range(len(values)), key=values.__getitem__)
+    return values[winner], outcomes[winner]
 
 
 def epsilon_bound(
@@ -193,6 +212,8 @@ def epsilon_bound(
             "epsilon",
             at,
             lambda g, a: steinke_epsilon(m, g.made, g.correct, d, a),
+            # Delta only ever lowers the bound, and without it the bound is one quantile.
+            upper=lambda g, a: steinke_epsilon(m, g.made, g.correct, 0.0, a),
         )
     if method == "xiang":
         return _best(
