@@ -75,7 +75,9 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
 
     def __init__(
         self,
-        manifest: Manifest | str | os.PathLike[str],
+        # A Manifest, or its path. LightningCLI reads these annotations: were the model class named, it would read
+        # the file into its configuration, and write the secrets into the config.yaml beside the checkpoints.
+        manifest: str | os.PathLike[str] | Any,
         tokenizer: Any,
         *,
         every_n_epochs: int = 0,
