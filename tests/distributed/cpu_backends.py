@@ -22,7 +22,8 @@ def accelerate_on_cpu() -> None:
     original = PartialState._prepare_backend
 
     def prepare(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None) -> Any:
-        if int(os.environ.get("LOCAL_RANK", -1)) != -1 and not torch.cuda.is_available():
+        # cpu=True is plain data parallelism, which accelerate knows on the CPU without any switch.
+        if int(os.environ.get("LOCAL_RANK", -1)) != -1 and not cpu and not torch.cuda.is_available():
             return "gloo", DistributedType.MULTI_GPU
         return original(self, cpu, sagemaker_dp, backend)
 
@@ -36,7 +37,9 @@ def deepspeed_on_cpu() -> None:
     os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
 
 
-def zero_config(stage: int, *, offload: bool = False, micro_batch: int = 2, accumulation: int = 1) -> dict[str, Any]:
+def zero_config(
+    stage: int, *, offload: bool = False, micro_batch: int = 2, accumulation: int = 1
+) -> dict[str, Any]:
     """Return a DeepSpeed configuration under which even a tiny model is really partitioned.
 
     By default ZeRO-3 keeps small parameters gathered, and a test on a small model would prove nothing.
@@ -104,7 +107,7 @@ def lightning_deepspeed(**options: Any) -> Any:
     class CPUDeepSpeedStrategy(DeepSpeedStrategy):
         @property
         def root_device(self) -> torch.device:
-            return torch.device("cpu")
+            return torch.device("cpu", 0)  # DeepSpeed wants an index
 
         def setup_environment(self) -> None:
             self.setup_distributed()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -355,33 +357,48 @@ def through_trainer(kind: str, framework: str) -> dict[str, Any]:
     return out
 
 
+def run_part(kind: str, part: str) -> dict[str, Any]:
+    """Run one part of the checks; the environment variables that frameworks set are taken back after it."""
+    environment = dict(os.environ)
+    try:
+        if part == "bits":
+            return bits(kind)
+        if part in ("huggingface", "lightning"):
+            return through_trainer(kind, part)
+        return variant(kind, tied="untied" not in part, lora="lora" in part)
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+
+
 def main() -> None:
+    """Take the output's path, and the parts to run as kind=part+part."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind")
     parser.add_argument("output")
-    parser.add_argument("--parts", default="tied,untied,lora,bits")
+    parser.add_argument("work", nargs="+")
     options = parser.parse_args()
-    if options.kind != "ddp":  # plain data parallelism needs no switch: accelerate knows it on the CPU
-        cpu_backends.accelerate_on_cpu()
-    if options.kind.startswith("zero"):
+    work = {kind: parts.split("+") for kind, _, parts in (item.partition("=") for item in options.work)}
+    cpu_backends.accelerate_on_cpu()
+    if any(kind.startswith("zero") for kind in work):
         cpu_backends.deepspeed_on_cpu()
+        import deepspeed
+
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
     else:
         dist.init_process_group("gloo")
     out: dict[str, Any] = {}
-    for part in options.parts.split(","):
-        try:
-            if part == "bits":
-                out[part] = bits(options.kind)
-            elif part in ("huggingface", "lightning"):
-                out[part] = through_trainer(options.kind, part)
-            else:
-                out[part] = variant(options.kind, tied="untied" not in part, lora="lora" in part)
-        except Exception:
-            traceback.print_exc()
-            print(f"part {part} of {options.kind}", file=sys.stderr, flush=True)
-            raise
-        if dist.get_rank() == 0:
-            Path(options.output).write_text(json.dumps(out, default=str))
+    for kind, parts in work.items():
+        for part in parts:
+            started = time.monotonic()
+            try:
+                out.setdefault(kind, {})[part] = run_part(kind, part)
+            except Exception:
+                traceback.print_exc()
+                print(f"part {part} of {kind}", file=sys.stderr, flush=True)
+                raise
+            out[kind][part]["seconds"] = round(time.monotonic() - started, 1)
+            if dist.get_rank() == 0:  # what was measured before a failure counts
+                Path(options.output).write_text(json.dumps(out, default=str))
     dist.barrier()
     dist.destroy_process_group()
 

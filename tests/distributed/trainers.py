@@ -142,7 +142,9 @@ def lightning(kind: str, model: nn.Module, audit: Audit) -> None:
             sizes = {"data_parallel_size": 1, "tensor_parallel_size": world}
         strategy = ModelParallelStrategy(**sizes)
     elif kind.startswith("zero"):
-        strategy = cpu_backends.lightning_deepspeed(config=cpu_backends.zero_config(int(kind[4])))
+        config = cpu_backends.zero_config(int(kind[4]))
+        del config["gradient_accumulation_steps"]  # Lightning sets it
+        strategy = cpu_backends.lightning_deepspeed(config=config)
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
             accelerator="cpu",
