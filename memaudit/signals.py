@@ -93,7 +93,7 @@ class TokenSignals:
     @property
     def greedy_hit(self) -> NDArray[np.bool_]:
         """Whether greedy decoding, given the true prefix, emits the target."""
-        return self.top1_id == self.token_ids
+        return np.asarray(self.top1_id == self.token_ids, dtype=np.bool_)
 
     @property
     def is_finite(self) -> bool:
@@ -117,8 +117,10 @@ class TokenSignals:
         missing = [name for name in FLOAT_FIELDS + INT_FIELDS if name not in columns]
         if missing:
             raise SignalStoreError(f"signals lack the columns {missing}; score the probes again")
-        return cls(
+        arrays: dict[str, Any] = {
             **{name: np.asarray(columns[name], dtype=np.float64) for name in FLOAT_FIELDS},
             **{name: np.asarray(columns[name], dtype=np.int64) for name in INT_FIELDS},
-            decodings={k: np.asarray(v, dtype=np.float64) for k, v in (decodings or {}).items()},
+        }
+        return cls(
+            **arrays, decodings={k: np.asarray(v, dtype=np.float64) for k, v in (decodings or {}).items()}
         )
