@@ -416,3 +416,28 @@ def test_lightning_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(sys.modules, "memaudit.integrations.lightning")
     with pytest.raises(MissingExtraError, match=r"memaudit\[lightning\]"):
         importlib.import_module("memaudit.integrations.lightning")
+
+
+@pytest.mark.slow
+def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
+    import os
+    import subprocess
+    import sys
+
+    root = Path(__file__).parents[2]
+    script = root / "examples" / "lightning_module.py"
+    assert len(script.read_text().splitlines()) <= 42
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    document = json.loads((tmp_path / "memaudit-report.json").read_text())
+    assert document["membership"]["n_members"] > 0
+    assert document["membership"]["detection_claim"] in done.stdout
+    lines = (tmp_path / "memaudit-timeline.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1.0, 2.0, 3.0]
