@@ -140,7 +140,7 @@ def _torch(kind: str, model: nn.Module) -> Setup:
             use_orig_params=True,
             device_id=torch.device("cpu"),
         )
-    elif kind in ("tp", "tp_fsdp2"):
+    elif kind in ("tp", "dp_tp", "tp_fsdp2"):
         shape = (world,) if kind == "tp" else (world // 2, 2)
         names = ("tp",) if kind == "tp" else ("dp", "tp")
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
