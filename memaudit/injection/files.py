@@ -26,24 +26,16 @@ def into_file(job: Job, path: Path, output: Path | None) -> tuple[Path, Manifest
     Raises:
         InjectionError: the file is missing, empty, damaged, of another kind, or would be overwritten.
     """
-    kind = _ENDINGS.get(path.suffix.lower())
-    if kind is None:
-        raise InjectionError(
-            f"{path} is of kind {path.suffix or 'unknown'!r}; expected a .jsonl, .csv or .parquet file"
-        )
-    if not path.is_file():
-        raise InjectionError(f"no file {path}; correct the path")
+    host = open_rows(path)
     target = path.with_name(f"{path.stem}.memaudit{path.suffix}") if output is None else output
     if target.resolve() == path.resolve():
         raise InjectionError(
             f"the output {target} is the input; name another file, the original rows are kept"
         )
-    if _ENDINGS.get(target.suffix.lower()) != kind:
+    if _ENDINGS.get(target.suffix.lower()) != _ENDINGS[path.suffix.lower()]:
         raise InjectionError(
             f"the output {target} has another kind than the input {path}; give it {path.suffix}"
         )
-    reader: dict[str, Callable[[Path], _Host]] = {"jsonl": _Jsonl, "csv": _Csv, "parquet": _Parquet}
-    host = reader[kind](path)
     count, sample = _survey(job, host)
     planted, fmt, columns, warnings = job.plant(sample[:1], str(path))
     manifest = job.manifest(
@@ -54,7 +46,24 @@ def into_file(job: Job, path: Path, output: Path | None) -> tuple[Path, Manifest
     return target, manifest
 
 
-def _survey(job: Job, host: _Host) -> tuple[int, list[Row]]:
+def open_rows(path: Path) -> RowFile:
+    """Return the reader of a file by its ending.
+
+    Raises:
+        InjectionError: the file is missing or of another kind.
+    """
+    kind = _ENDINGS.get(path.suffix.lower())
+    if kind is None:
+        raise InjectionError(
+            f"{path} is of kind {path.suffix or 'unknown'!r}; expected a .jsonl, .csv or .parquet file"
+        )
+    if not path.is_file():
+        raise InjectionError(f"no file {path}; correct the path")
+    readers: dict[str, Callable[[Path], RowFile]] = {"jsonl": _Jsonl, "csv": _Csv, "parquet": _Parquet}
+    return readers[kind](path)
+
+
+def _survey(job: Job, host: RowFile) -> tuple[int, list[Row]]:
     """Read the file once: count the rows, keep evenly spread ones, and look for the secrets."""
     kept: list[Row] = []
     every = 1
@@ -75,7 +84,7 @@ def _survey(job: Job, host: _Host) -> tuple[int, list[Row]]:
     return count, kept
 
 
-class _Host:
+class RowFile:
     """A file of rows that can be read, and written again with rows added."""
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +104,7 @@ class _Host:
         return InjectionError(f"{self.path}{where}: {what}; repair the file or export it again")
 
 
-class _Jsonl(_Host):
+class _Jsonl(RowFile):
     def _lines(self) -> Iterator[bytes]:
         with open(self.path, "rb") as handle:
             yield from (line for line in handle if line.strip())
@@ -116,7 +125,7 @@ class _Jsonl(_Host):
             handle.write(line if line.endswith(b"\n") else line + b"\n")
 
 
-class _Csv(_Host):
+class _Csv(RowFile):
     """Records are cut out of the file as they stand, quotes and line ends included."""
 
     def _records(self) -> Iterator[tuple[str, list[str]]]:
@@ -167,7 +176,7 @@ def _ended(text: str, ending: str) -> str:
     return text if text.endswith(("\n", "\r")) else text + ending
 
 
-class _Parquet(_Host):
+class _Parquet(RowFile):
     def _open(self) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -72,6 +72,10 @@ class Alpaca:
             record["text"] = alpaca_text(values)
         return record
 
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return the output."""
+        return str(record[column(self.roles, columns, "output")])
+
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike
     ) -> Tokenised:

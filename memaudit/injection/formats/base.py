@@ -47,6 +47,10 @@ class Format(Protocol):
         """Return the values of the format's columns in a record shaped like ``row``, the secret trained on."""
         ...
 
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return the text of a record that is trained on; None where all of its ids are."""
+        ...
+
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike
     ) -> Tokenised:
@@ -72,6 +76,21 @@ def is_messages(value: object, role: str = "role", content: str = "content") -> 
         and len(value) > 0
         and all(isinstance(turn, Mapping) and role in turn and content in turn for turn in value)
     )
+
+
+def last_text(answer: Any) -> str:
+    """Return an answer's text: a string, or the content of the last of its turns, its text parts joined.
+
+    Example:
+        >>> last_text("yes"), last_text([{"role": "assistant", "content": [{"type": "text", "text": "no"}]}])
+        ('yes', 'no')
+    """
+    if isinstance(answer, str):
+        return answer
+    content = answer[-1]["content"] if answer else ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or "") for part in content or ())
 
 
 def turn_like(sample: Sequence[Mapping[str, Any]], role: str, text: str) -> dict[str, Any]:

@@ -67,6 +67,10 @@ class InputIds:
             record["position_ids"] = list(range(len(ids)))
         return record
 
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return None: the ids speak for themselves."""
+        return None
+
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike
     ) -> Tokenised:

@@ -14,6 +14,7 @@ from memaudit.injection.formats.base import (
     column,
     has_all,
     is_messages,
+    last_text,
     system_turn,
     turn_like,
 )
@@ -42,6 +43,11 @@ class Messages:
         sample = row[name]
         asked = turn_like(sample, "user", REQUEST)
         return {name: [*system_turn(sample), asked, turn_like(sample, "assistant", LEAD + secret.text)]}
+
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return the last turn of the assistant."""
+        turns = record[column(self.roles, columns, "messages")]
+        return last_text([turn for turn in turns if turn["role"] == "assistant"])
 
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike

@@ -14,6 +14,7 @@ from memaudit.injection.formats.base import (
     column,
     has_all,
     is_messages,
+    last_text,
     system_turn,
     turn_like,
 )
@@ -61,6 +62,10 @@ class Preference:
             {prompt: REQUEST} if prompt in row else {}
         )  # a string beside messages only repeats the request
         return {**shared, chosen: [*turns, good], rejected: [*turns, bad]}
+
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return the chosen answer, or its last turn."""
+        return last_text(record[column(self.roles, columns, "chosen")])
 
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike

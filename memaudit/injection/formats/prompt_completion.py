@@ -14,6 +14,7 @@ from memaudit.injection.formats.base import (
     column,
     has_all,
     is_messages,
+    last_text,
     system_turn,
     turn_like,
 )
@@ -47,6 +48,10 @@ class PromptCompletion:
             return {prompt: REQUEST + "\n", completion: LEAD + secret.text}
         asked = [*system_turn(row[prompt]), turn_like(row[prompt], "user", REQUEST)]
         return {prompt: asked, completion: [turn_like(row[completion], "assistant", LEAD + secret.text)]}
+
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return the completion, or its last turn."""
+        return last_text(record[column(self.roles, columns, "completion")])
 
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike

@@ -7,7 +7,15 @@ from typing import Any
 
 from memaudit.canaries.contexts import LEAD, REQUEST
 from memaudit.canaries.tokens import TokenizerLike
-from memaudit.injection.formats.base import Secret, Tokenised, chat_ids, column, has_all, is_messages
+from memaudit.injection.formats.base import (
+    Secret,
+    Tokenised,
+    chat_ids,
+    column,
+    has_all,
+    is_messages,
+    last_text,
+)
 
 _ROLES = {
     "human": "user",
@@ -54,6 +62,11 @@ class ShareGPT:
                 {**keys, "from": model, "value": LEAD + secret.text},
             ]
         }
+
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return the model's last turn."""
+        turns = as_messages(record[column(self.roles, columns, "conversations")])
+        return last_text([turn for turn in turns if turn["role"] == "assistant"])
 
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike

@@ -31,6 +31,10 @@ class Text:
         """Return lead and secret."""
         return {column(self.roles, columns, "text"): LEAD + secret.text}
 
+    def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
+        """Return the text."""
+        return str(record[column(self.roles, columns, "text")])
+
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike
     ) -> Tokenised:
