@@ -191,12 +191,21 @@ def repetition(report: Report) -> ReportFigure | None:
                 fontsize=9,
             )
         level = report.target_fpr if shown else 0.5
-        axes.axhline(level, color="#777777", linestyle="--", linewidth=1, label="chance")
+        axes.axhline(level, color="#777777", linestyle="--", linewidth=1)
+        axes.annotate(
+            "chance",
+            (len(known) - 0.35, level),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=9,
+            ha="right",
+            va="bottom",
+            color="#555555",
+        )
         axes.set_xticks(range(len(known)), [name for name, *_ in known])
         axes.set(
             xlim=(-0.5, len(known) - 0.3), ylim=(-0.03, 1.05), xlabel="repetitions in training", ylabel=label
         )
-        axes.legend(loc="upper left")
 
     table = tuple(
         (

@@ -64,5 +64,25 @@ def percent(rate: float, digits: int = 3) -> str:
     return f"{rate * 100:.{digits}g}%"
 
 
+REASONS = {
+    "skip_generation": "generation was switched off (skip_generation)",
+    "not_requested": "it was not asked for",
+    "no_dataset": "no dataset was given (no_dataset)",
+    "real_sample_zero": "the sample size was 0 (real_sample_zero)",
+    "no_extractable_records": "no record could be read (no_extractable_records)",
+}
+"""The names that reports give as reasons, in plain words."""
+
+
+def reason_in_words(reason: str | None) -> str:
+    """Return a reason in plain words; one that has no name stays as it is.
+
+    Example:
+        >>> reason_in_words("no_dataset"), reason_in_words(None)
+        ('no dataset was given (no_dataset)', 'no reason is recorded')
+    """
+    return "no reason is recorded" if reason is None else REASONS.get(reason, reason)
+
+
 def _join(path: str, part: Any) -> str:
     return f"{path}.{part}" if path else str(part)

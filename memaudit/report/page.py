@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from memaudit.report.figures import Table, figures
-from memaudit.report.numbers import percent
+from memaudit.report.numbers import percent, reason_in_words
 from memaudit.report.schema import Report
 
 
@@ -40,6 +40,15 @@ def html(report: Report) -> str:
         cost=_cost(report),
         regurgitation=_regurgitation(report),
         real=_real(report),
+        assumptions=[(one.name, one.status.replace("_", " "), one.statement) for one in report.assumptions],
+        coverage=[
+            (row.attack, row.edpb_ref, row.status, row.method or "–", row.result or "–")
+            for row in report.compliance_annex.attack_coverage
+        ],
+        threats=[
+            (row.subject, row.attacker_access, row.assumptions, row.source)
+            for row in report.compliance_annex.threat_models
+        ],
     )
 
 
@@ -53,6 +62,7 @@ def _template() -> jinja2.Template:
     )
     environment.filters["number"] = number
     environment.filters["percent"] = lambda value: "–" if value is None else percent(value)
+    environment.filters["reason"] = reason_in_words
     environment.filters["span"] = lambda pair: span(*pair)
     return environment.from_string(source)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memaudit.report.numbers import percent
+from memaudit.report.numbers import percent, reason_in_words
 from memaudit.report.schema import Verdict, Verdicts
 from memaudit.report.schema.extraction import NegativeControls, Regurgitation
 from memaudit.report.schema.membership import Membership
@@ -53,7 +53,7 @@ def regurgitation_verdict(found: Regurgitation, controls: NegativeControls) -> V
     """Say whether the model completes inserted canaries from their beginning."""
     question = "Does the model emit training content when prompted with a prefix?"
     if found.execution != "executed" or found.overall.n + found.detected.n == 0:
-        reason = found.reason or "no inserted canary was judged"
+        reason = reason_in_words(found.reason or "no inserted canary was judged")
         return Verdict(
             question=question, answer="Not measured.", detail=f"It was not run: {reason}.", level="unknown"
         )
@@ -63,7 +63,7 @@ def regurgitation_verdict(found: Regurgitation, controls: NegativeControls) -> V
     if found.overall.near:
         detail += f" Near-verbatim besides: {found.overall.near}."
     if found.near_verbatim != "executed":
-        detail += f" Near-verbatim matches were not measured: {found.near_verbatim_reason}."
+        detail += f" Near-verbatim matches were not measured: {reason_in_words(found.near_verbatim_reason)}."
     if controls.exact is not None:
         by_rule = controls.n_regurgitated if controls.n_regurgitated is not None else controls.exact.count
         detail += f" Of {controls.exact.n} canaries that were never inserted, {by_rule} were completed."
