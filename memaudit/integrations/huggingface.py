@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from memaudit.errors import ConfigurationError
+from memaudit.integrations.lifecycle import Lifecycle
 from memaudit.manifest import Manifest
 from memaudit.options import AuditOptions
 from memaudit.preflight import run_preflight
@@ -19,8 +19,6 @@ from memaudit.session import MANIFEST_NAME, AuditResult, AuditSession
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
-
-logger = logging.getLogger(__name__)
 
 
 class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
@@ -73,10 +71,10 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         self.held_out = held_out
         self.preflight: Any = None
         self.report: Any = None
-        self.results: list[AuditResult] = []
         self._options = options
         self._choices = {"ref": ref, **choices}
-        self._session: AuditSession | None = None
+        self._lifecycle: Lifecycle | None = None
+        self._control: TrainerControl | None = None
         if getattr(trainer, "processing_class", None) is None:
             raise ConfigurationError(
                 "the trainer has no processing_class; pass processing_class=tokenizer to it, so that the canaries are "
@@ -85,10 +83,16 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         # A typo in an option is told here, not after hours of training.
         AuditSession.check_options(options, self._choices)
 
+    @property
+    def results(self) -> list[AuditResult]:
+        """Every audit of this run."""
+        return [] if self._lifecycle is None else self._lifecycle.results
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Run the pre-flight, take the reference, and audit at step 0 where that is asked for."""
+        self._control = control
         if not self.skip_preflight:
             self.preflight = run_preflight(self.trainer, self.manifest)
             self.preflight.raise_for_errors()
@@ -104,54 +108,37 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         if self.preflight is not None:
             session.preflight = self.preflight.to_dict()
         session.real_records = (getattr(self.trainer, "train_dataset", None), self.held_out)
-        self._session = session
         if session.strategy.rank == 0:
             self.manifest.save(self.output_dir / MANIFEST_NAME)
-        session.guarded(lambda: session.reference(state.global_step), "the reference")
-        if self.schedule.at_start and state.global_step == 0:
-            self._audit(state, control)
+        self._lifecycle = Lifecycle(
+            session,
+            self.schedule,
+            # The trainer's own logger, so that TensorBoard, Weights & Biases, MLflow and trackio get the figures.
+            log=lambda result: self.trainer.log(result.metrics()),
+            stop=lambda: setattr(self._control, "should_training_stop", True),
+        )
+        self._lifecycle.begin(state.global_step, state.epoch)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Audit after the optimizer steps that the schedule names; gradient accumulation does not count."""
-        if self.schedule.due_after_step(state.global_step):
-            self._audit(state, control)
+        self._control = control
+        if self._lifecycle is not None:
+            self._lifecycle.after_step(state.global_step, state.epoch)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Audit after the epochs that the schedule names."""
-        if state.epoch is not None and self.schedule.due_after_epoch(round(state.epoch)):
-            self._audit(state, control)
+        self._control = control
+        if self._lifecycle is not None and state.epoch is not None:
+            self._lifecycle.after_epoch(round(state.epoch), state.global_step, state.epoch)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Audit the final model, unless its last step was audited just now, and write the report."""
-        session = self._session
-        if session is None:
-            return
-        if session.last is None or session.last.step != state.global_step:
-            self._audit(state, control)
-        if session.last is not None:
-            self.report = session.guarded(session.report, "the report")
-
-    def _audit(self, state: TrainerState, control: TrainerControl) -> None:
-        session = self._session
-        if session is None:
-            return
-        if self.results and self.results[-1].step == state.global_step:
-            return
-        result = session.guarded(
-            lambda: session.audit(state.global_step, epoch=state.epoch),
-            f"the audit at step {state.global_step}",
-        )
-        if result is None:
-            return
-        self.results.append(result)
-        # The trainer's own logger, so that TensorBoard, Weights & Biases, MLflow and trackio get the figures.
-        self.trainer.log(result.metrics())
-        if session.should_stop(result):
-            logger.warning("memaudit: stop_when holds at step %d; training stops", state.global_step)
-            control.should_training_stop = True
+        self._control = control
+        if self._lifecycle is not None:
+            self.report = self._lifecycle.end(state.global_step, state.epoch)
