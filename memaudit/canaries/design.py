@@ -78,6 +78,7 @@ def build(
     Control i is the twin of candidate i where there are as many: it is written in its metadata.
     """
     check_design(n=n, n_controls=n_controls, repetitions=repetitions, include_prob=include_prob)
+    identity = tokenizer_identity(request.tokenizer)
     draws = family(requested)(request)
     if len(draws) != n + n_controls:
         raise ConfigurationError(
@@ -114,7 +115,7 @@ def build(
         include_prob=include_prob,
         repetitions=tuple(repetitions),
         profile=profile_name,
-        tokenizer=tokenizer_identity(request.tokenizer),
+        tokenizer=identity,
         canaries=tuple(canaries),
         notes=tuple(notes),
     )
