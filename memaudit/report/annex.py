@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from memaudit.manifest import Manifest
 from memaudit.report.numbers import percent
 from memaudit.report.schema.base import JsonDict
@@ -200,7 +203,9 @@ def limitations(manifest: Manifest, membership: Membership, reference: Reference
     )
 
 
-def assumptions(manifest: Manifest, membership: Membership, reference: ReferenceInfo) -> list[Assumption]:
+def assumptions(
+    manifest: Manifest, reference: ReferenceInfo, preflight: Mapping[str, Any] | None
+) -> list[Assumption]:
     """Return what the numbers stand on, and whether the run supports it."""
     fair = manifest.include_prob == 0.5
     candidates = {c.generator for c in manifest.canaries if c.role == "candidate"}
@@ -243,9 +248,8 @@ def assumptions(manifest: Manifest, membership: Membership, reference: Reference
         Assumption(
             name="canaries reach the loss",
             statement="inserted canaries survived tokenisation, truncation, packing and the loss mask; "
-            "preflight "
-            "says what was seen",
+            "preflight says what was seen",
             concerns=["membership", "regurgitation", "privacy"],
-            status="assumed",
+            status="assumed" if preflight is None else "checked" if preflight.get("ok") else "violated",
         ),
     ]

@@ -26,7 +26,9 @@ from memaudit.report.regurgitation import extraction, negative_controls, regurgi
 from memaudit.report.schema import Report
 from memaudit.report.schema.context import (
     ModelInfo,
+    Profile,
     ReferenceInfo,
+    ReleaseName,
 )
 from memaudit.report.store import load_report, verify_report, write_report
 from memaudit.report.verdicts import verdicts
@@ -62,6 +64,12 @@ def build_report(inputs: AuditInputs) -> Report:
             f"{', '.join(sorted(inputs.scores)) or 'none'}"
         )
     profile = inputs.profile or sections.profile(manifest)
+    for what, value, known in (
+        ("profile", profile, get_args(Profile)),
+        ("release_context", inputs.release_context or "unspecified", get_args(ReleaseName)),
+    ):
+        if value not in known:
+            raise ReportError(f"{what} is {value!r}; give one of {', '.join(known)}")
     headline_scores = inputs.scores[inputs.headline_attack]
     groups = ScoreGroups(manifest, headline_scores)
     found = membership(
@@ -74,6 +82,10 @@ def build_report(inputs: AuditInputs) -> Report:
         scorer_version=inputs.scorer_version,
         seed=inputs.seeds[0] if inputs.seeds else 0,
     )
+    if found.threshold_identified and found.threshold is None:
+        nulls["membership.threshold"] = (
+            "inf"  # so many calibration scores are infinite that nothing lies above
+        )
     emitted = regurgitation(manifest, inputs.extraction, inputs.extraction_reason, inputs.extraction_info)
     summaries = {
         name: summarize_attack(
@@ -146,7 +158,7 @@ def build_report(inputs: AuditInputs) -> Report:
         distributed=jsonable(inputs.distributed, nulls, "distributed"),
         forwards=jsonable(inputs.forwards, nulls, "forwards"),
         preflight=preflight,
-        assumptions=annexes.assumptions(manifest, found, reference),
+        assumptions=annexes.assumptions(manifest, reference, inputs.preflight),
         recommendations=recommendations(
             membership=found,
             regurgitation=emitted,
