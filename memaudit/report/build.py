@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import get_args
 
 from pydantic import JsonValue
 
@@ -47,8 +48,7 @@ def build_report(inputs: AuditInputs) -> Report:
 
     Raises:
         ReportError: scores or extraction results that do not fit the manifest, no scores for the headline
-        attack,
-            a part that was not run without a reason.
+            attack, a part that was not run without a reason, an unknown profile or release context.
 
     Example:
         >>> from memaudit.report.examples import example_inputs
