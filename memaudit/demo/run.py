@@ -41,7 +41,8 @@ def run_demo(settings: DemoSettings, console: Console | None = None) -> int:
     console = console or Console()
     console.print(
         f"memaudit demo: {settings.model}, {settings.nproc} rank(s), {settings.strategy}, seed {settings.seed}; "
-        "trains and audits on this machine, nothing is downloaded or sent"
+        "trains and audits on this machine, nothing is downloaded or sent",
+        soft_wrap=True,
     )
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

@@ -53,7 +53,8 @@ def print_summary(console: Console, report: Any, path: Path, *, seconds: float, 
         )
         if share is not None:
             console.print(f"audits took {share:.1%} of training time")
-    console.print(f"report: {path} (memaudit verify {path}; memaudit report {path} --html OUT.html)")
+    console.print(f"report: {path}", soft_wrap=True)
+    console.print(f"next: memaudit verify {path}; memaudit report {path} --html OUT.html", soft_wrap=True)
     console.print(f"{seconds:.0f} s in all")
     for problem in problems:
         console.print(f"[red]positive control failed:[/red] {problem}")
