@@ -125,7 +125,7 @@ def _from_accelerator(accelerator: Any, outer: nn.Module, *, given: str) -> Foun
         given=f"{given} of distributed type {kind}",
         context=accelerator.autocast if amp else nullcontext,
         precision=accelerator.mixed_precision if amp else None,
-        expected=_EXPECTED.get(kind, "ddp" if kind.startswith("MULTI_") else None),
+        expected=_EXPECTED.get(kind, "ddp" if kind.startswith("MULTI_") and is_distributed() else None),
     )
 
 
