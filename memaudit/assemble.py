@@ -50,8 +50,9 @@ def assemble_report(session: AuditSession, result: AuditResult, *, audit_seconds
     privacy, privacy_reason = privacy_findings(
         session.manifest, result.scores[result.headline_attack], seed=options.seeds[0]
     )
-    real, real_reason = audit_real_records(session)
-    skipped = options.skip_generation
+    moved = session.moved()
+    real, real_reason = (None, "model_changed") if moved else audit_real_records(session)
+    near_reason = "skip_generation" if options.skip_generation else ("model_changed" if moved else None)
     inputs = AuditInputs(
         manifest=session.manifest,
         scores=result.scores,
@@ -67,7 +68,7 @@ def assemble_report(session: AuditSession, result: AuditResult, *, audit_seconds
             "unit": result.extraction.unit,
             "prefix_policy": "the record's own context and the first part of the secret, in token ids",
             "decoding": "greedy",
-            "near_reason": "skip_generation" if skipped else None,
+            "near_reason": near_reason,
             "counts": result.extraction.counts.to_dict(),
         },
         privacy=privacy,
@@ -108,11 +109,18 @@ def model_info(model: Any, weights: str) -> dict[str, Any]:
     config = getattr(model, "config", None)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return {
-        "class": type(inner).__name__,
+        "class": class_name(inner),
         "name_or_path": getattr(config, "_name_or_path", None) or None,
         "peft": hasattr(model, "peft_config"),
         "fingerprint": weights,
     }
+
+
+def class_name(model: Any) -> str:
+    """Return the class of a model as it was before FSDP2 put its own in front: the same on any number of ranks."""
+    kind = type(model)
+    sharded = any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+    return kind.__name__.removeprefix("FSDP") if sharded else kind.__name__
 
 
 def adapter_info(model: Any) -> dict[str, Any] | None:
