@@ -16,6 +16,13 @@ from memaudit.privacy.scores import CanaryScores
 VMAP_CELLS = 2**26
 """Largest number of gradient entries that one vmapped chunk holds: 256 MiB in float32."""
 
+VMAP_PARAMETERS = 2**22
+"""Number of parameters up to which several gradients at once are faster than one after the other.
+
+Measured on a CPU, float32: 9 times faster at 2,000 parameters, 1.6 to 3 times for transformers of 0.1 to 2.6
+million, alike for a perceptron of 0.8 million, 2.8 times slower for perceptrons of 4 and 17 million.
+"""
+
 _METHODS = ("auto", "vmap", "record")
 
 
@@ -50,7 +57,8 @@ def gradient_scores(
         tokenizer: for a model and a dataset of texts.
         max_length: for a model: cut records to so many tokens; None raises where they do not fit.
         method: ``vmap`` (several gradients at once), ``record`` (one at a time, 2x the model's memory), or ``auto``:
-            vmap in chunks of at most ``VMAP_CELLS`` gradient entries, one at a time where two do not fit.
+            vmap up to ``VMAP_PARAMETERS`` parameters in chunks of at most ``VMAP_CELLS`` gradient entries, one at
+            a time above. The choice depends on sizes alone, so that scores do not depend on timing.
 
     Returns:
         A CanaryScores, shape (m,).
@@ -120,7 +128,7 @@ def gradient_scores(
 
 
 def _chunk(parameters: Any, batch_size: int, method: str) -> int:
-    """How many records' gradients to hold at once; depends on sizes alone, so results do not depend on timing."""
+    """How many records' gradients to hold at once."""
     import torch
 
     if method == "record":
@@ -130,4 +138,6 @@ def _chunk(parameters: Any, batch_size: int, method: str) -> int:
         raise ConfigurationError(
             "the first argument holds no tensor; give the parameters to differentiate by"
         )
+    if method == "auto" and size > VMAP_PARAMETERS:
+        return 1
     return batch_size if method == "vmap" else max(1, min(batch_size, VMAP_CELLS // size))

@@ -79,6 +79,8 @@ def test_gradients_of_a_whole_network_are_chunked_by_its_size(monkeypatch: pytes
         monkeypatch.setattr(module, "VMAP_CELLS", cells)
         assert module._chunk(params, 32, "auto") == max(1, min(32, cells // 50))
         found[cells] = gradient_scores(loss, params, batch_argnums=(1,), coin_flip=flip, dataset=data).scores
+    monkeypatch.setattr(module, "VMAP_PARAMETERS", 49)
+    assert module._chunk(params, 32, "auto") == 1 and module._chunk(params, 32, "vmap") == 32
     assert found[100] == pytest.approx(found[2**26], rel=1e-5)
     assert found[1] == pytest.approx(found[2**26], rel=1e-5)
 
