@@ -7,6 +7,7 @@ from typing import Any
 
 from memaudit.canaries.contexts import LEAD, REQUEST
 from memaudit.canaries.tokens import TokenizerLike
+from memaudit.errors import InjectionError
 from memaudit.injection.formats.base import (
     Secret,
     Tokenised,
@@ -28,7 +29,7 @@ _ROLES = {
 
 
 class ShareGPT:
-    """The trainer renames the turns to role and content, and applies the tokenizer's chat template."""
+    """The trainer renames the turns' keys to role and content, and applies the tokenizer's chat template."""
 
     name = "sharegpt"
     roles: Mapping[str, str] = {"conversations": "conversations"}
@@ -52,8 +53,8 @@ class ShareGPT:
         sample = row[name]
         keys = dict.fromkeys(key for turn in sample for key in turn)
         names = [str(turn["from"]) for turn in sample]
-        human = next((given for given in names if _ROLES.get(given, given) == "user"), "human")
-        model = next((given for given in names if _ROLES.get(given, given) == "assistant"), "gpt")
+        human = next((given for given in names if role_of(given) == "user"), "human")
+        model = next((given for given in names if role_of(given) == "assistant"), "gpt")
         system = [dict(sample[0])] if names[0] == "system" else []
         return {
             name: [
@@ -65,27 +66,48 @@ class ShareGPT:
 
     def answer(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
         """Return the model's last turn."""
-        turns = as_messages(record[column(self.roles, columns, "conversations")])
+        turns = as_messages(record[column(self.roles, columns, "conversations")], rename=True)
         return last_text([turn for turn in turns if turn["role"] == "assistant"])
 
     def tokenise(
         self, record: Mapping[str, Any], columns: Mapping[str, str], tokenizer: TokenizerLike
     ) -> Tokenised:
-        """Return the ids of the conversation."""
-        return chat_ids(tokenizer, as_messages(record[column(self.roles, columns, "conversations")]))
+        """Return the ids of the conversation: roles as the turns name them, which is what TRL does.
+
+        Where the chat template refuses or drops such roles, they are renamed to user and assistant.
+        """
+        turns = record[column(self.roles, columns, "conversations")]
+        try:
+            kept = chat_ids(tokenizer, as_messages(turns))
+            if str(turns[-1]["value"]).strip() in (kept.text or ""):
+                return kept
+        except InjectionError:
+            if not getattr(tokenizer, "chat_template", None):
+                raise
+        return chat_ids(tokenizer, as_messages(turns, rename=True))
 
 
-def as_messages(turns: list[dict[str, Any]]) -> list[dict[str, str]]:
+def as_messages(turns: list[dict[str, Any]], *, rename: bool = False) -> list[dict[str, str]]:
     """Return ShareGPT turns as messages of role and content.
 
     Example:
-        >>> as_messages([{"from": "human", "value": "Hi"}])
+        >>> as_messages([{"from": "human", "value": "Hi"}], rename=True)
         [{'role': 'user', 'content': 'Hi'}]
     """
     return [
-        {"role": _ROLES.get(str(turn["from"]), str(turn["from"])), "content": str(turn["value"])}
+        {"role": role_of(str(turn["from"])) if rename else str(turn["from"]), "content": str(turn["value"])}
         for turn in turns
     ]
+
+
+def role_of(name: str) -> str:
+    """Return the chat template's role for a ShareGPT name.
+
+    Example:
+        >>> role_of("gpt"), role_of("system")
+        ('assistant', 'system')
+    """
+    return _ROLES.get(name, name)
 
 
 FORMAT = ShareGPT()
