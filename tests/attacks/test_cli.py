@@ -37,14 +37,8 @@ def scores_in(folder: Path) -> list[dict[str, str]]:
 
 def test_flags(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["attack", "--model", tiny("model"), "--data", str(data), "--text-column", "input"]
-    command += [
-        "--attacks",
-        "loss,mink(ratio=0.1),ref",
-        "--reference",
-        tiny("ref"),
-        "--tokenizer",
-        tiny("tokenizer_bos"),
-    ]
+    command += ["--attacks", "loss,mink(ratio=0.1),ref", "--reference", tiny("ref")]
+    command += ["--tokenizer", tiny("tokenizer_bos")]
     command += ["--group-column", "src", "-o", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
     assert main(command) == 0
     shown = capsys.readouterr().out
@@ -126,21 +120,14 @@ def test_all_runs_what_can_run(data: Path, tmp_path: Path) -> None:
         "--attacks",
         "all",
     ]
-    command += [
-        "--tokenizer",
-        tiny("tokenizer_bos"),
-        "-o",
-        str(tmp_path / "out"),
-        "--corpus",
-        str(data),
-        "--limit",
-        "12",
-    ]
+    command += ["--tokenizer", tiny("tokenizer_bos"), "-o", str(tmp_path / "out"), "--limit", "12"]
+    command += ["--corpus", str(data)]
     assert main(command) == 0
     (run,) = (tmp_path / "out").iterdir()
     scored = set(json.loads((run / "metrics.json").read_text())["metrics"])
     assert scored == {
-        "loss", "zlib", "mink", "minkpp", "dcpdd", "lower", "pac", "recall", "conrecall", "samia", "gapk", "surp", "gradnorm",
+        "loss", "zlib", "mink", "minkpp", "dcpdd", "lower", "pac",
+        "recall", "conrecall", "samia", "gapk", "surp", "gradnorm",
     }  # fmt: skip
 
 
