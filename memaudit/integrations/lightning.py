@@ -16,6 +16,7 @@ from memaudit.errors import AuditError, ConfigurationError, MissingExtraError
 from memaudit.integrations.lifecycle import Lifecycle
 from memaudit.manifest import Manifest
 from memaudit.options import AuditOptions
+from memaudit.preflight import run_preflight
 from memaudit.schedule import Schedule
 from memaudit.session import MANIFEST_NAME, AuditResult, AuditSession
 
@@ -54,6 +55,8 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
             weights away.
         ref: reference mode: "auto", "adapter", "initial", "none" or the path of a base checkpoint.
         output_dir: where report, timeline and signals go; the trainer's ``default_root_dir`` where not given.
+        skip_preflight: do not look whether the canaries survive the trainer's data pipeline. A failed
+            pre-flight ends training before it starts, since the audit would measure nothing.
         held_out: records that were not trained on, for the set-level test on real records.
         train_records: the records that were trained on, for the part on real records; a LightningModule or
             its data loader does not show them as text.
@@ -61,6 +64,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
         choices: or single fields of it by name, such as ``target_fpr``, ``on_error``, ``stop_when``.
 
     Attributes:
+        preflight: what the pre-flight found, once training has begun.
         report: the report, once training has ended.
         results: every audit of this run.
         history: the figures of every audit, those before a resume included.
@@ -86,6 +90,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
         at_end: bool = True,
         ref: str = "auto",
         output_dir: str | os.PathLike[str] | None = None,
+        skip_preflight: bool = False,
         held_out: Sequence[Any] | None = None,
         train_records: Sequence[Any] | None = None,
         options: AuditOptions | None = None,
@@ -97,7 +102,9 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
         self.schedule = Schedule(every_steps=every_n_steps, every_epochs=every_n_epochs, at_start=at_start)
         self.at_end = at_end
         self.output_dir = output_dir
+        self.skip_preflight = skip_preflight
         self.held_out = held_out
+        self.preflight: Any = None
         self.train_records = train_records
         self.report: Any = None
         self.history: list[dict[str, Any]] = []
@@ -110,7 +117,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
         self._step_seen = 0
         self._ended = False
         # A typo in an option is told here, not after hours of training.
-        AuditSession.check_options(options, self._choices)
+        self._max_length = AuditSession.check_options(options, self._choices).max_length
 
     @property
     def results(self) -> list[AuditResult]:
@@ -156,7 +163,12 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
             self._peaks[name].update(value)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the reference, and audit at step 0 where that is asked for: the model is wrapped by now."""
+        """Run the pre-flight, take the reference, and audit at step 0 where asked: the model is wrapped by now."""
+        if not self.skip_preflight:
+            self.preflight = run_preflight(
+                trainer, self.manifest, tokenizer=self.tokenizer, model=pl_module, max_length=self._max_length
+            )
+            self.preflight.raise_for_errors()
         folder = Path(self.output_dir if self.output_dir is not None else trainer.default_root_dir)
         self._ended = False
         self._step_seen = trainer.global_step
@@ -168,6 +180,8 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
             options=self._options,
             **self._choices,
         )
+        if self.preflight is not None:
+            session.preflight = self.preflight.to_dict()
         session.real_records = (self.train_records, self.held_out)
         if session.strategy.rank == 0:
             self.manifest.save(folder / MANIFEST_NAME)
