@@ -63,6 +63,7 @@ def result() -> AttackResult:
     )
 
 
+@pytest.mark.slow
 def test_members_score_higher_in_the_expected_order(result: AttackResult) -> None:
     found = {name: one.auc for name, one in result.metrics.items()}
     for name in ("loss", "minkpp", "ref", "recall(n_shots=4)"):
@@ -77,6 +78,7 @@ def test_members_score_higher_in_the_expected_order(result: AttackResult) -> Non
     assert result.dataset["shift"] is False
 
 
+@pytest.mark.slow
 def test_shuffled_labels_give_one_half(result: AttackResult) -> None:
     from memaudit.posthoc.membership.metrics import metrics_of
 
