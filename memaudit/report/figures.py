@@ -255,7 +255,8 @@ def timeline(report: Report) -> ReportFigure | None:
             x, low, high = zip(*whole, strict=True)
             axes.fill_between(x, low, high, color=MEMBER, alpha=0.13, linewidth=0)
         axes.set(ylim=(-0.03, 1.05), xlabel="training step", ylabel="rate")
-        axes.legend(loc="best")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="best")
 
     table = tuple(
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -35,6 +34,7 @@ def html(report: Report) -> str:
         figures=figures(report),
         attacks=_attacks(report),
         bounds=_bounds(report),
+        privacy_notes=_privacy_notes(report),
         exposure=_exposure(report),
         facts=_facts(report),
         cost=_cost(report),
@@ -150,9 +150,21 @@ def _attacks(report: Report) -> Table:
     )
 
 
-def _bounds(report: Report) -> list[Mapping[str, Any]]:
+def _bounds(report: Report) -> list[str]:
+    """The bounds as sentences, each with what it assumes."""
     found = (report.privacy.result or {}).get("epsilon")
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    lines = []
+    for one in found if isinstance(found, list) else []:
+        if isinstance(one, dict):
+            plain = f"epsilon >= {number(one.get('value'))} {one.get('at', '')} ({one.get('guarantee', 'no claim')})"
+            lines.append(str(one.get("sentence") or plain))
+    return lines
+
+
+def _privacy_notes(report: Report) -> list[str]:
+    result = report.privacy.result or {}
+    notes = [str(result[name]) for name in ("caution", "note") if result.get(name)]
+    return [note[:1].upper() + note[1:].rstrip(".") + "." for note in notes]
 
 
 def _exposure(report: Report) -> Table | None:

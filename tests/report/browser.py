@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-    "--disable-default-apps", "--disable-dev-shm-usage",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--disable-default-apps",
+    "--disable-dev-shm-usage",
 )
 
 
@@ -38,7 +47,9 @@ def require_chromium() -> tuple[str, str]:
                 raise RuntimeError(f"{' '.join(command)} failed: {done.stderr[-500:]}")
         found = _find()
     if found is None:
-        raise RuntimeError("no chromium and chromedriver; install Debian's packages chromium and chromium-driver")
+        raise RuntimeError(
+            "no chromium and chromedriver; install Debian's packages chromium and chromium-driver"
+        )
     return found
 
 
@@ -71,7 +82,11 @@ class Browser:
             raise RuntimeError("chromedriver did not start")
         options: dict[str, Any] = {
             "binary": binary,
-            "args": [*FLAGS, f"--user-data-dir={self._profile}", f"--window-size={self.size[0]},{self.size[1]}"],
+            "args": [
+                *FLAGS,
+                f"--user-data-dir={self._profile}",
+                f"--window-size={self.size[0]},{self.size[1]}",
+            ],
         }
         if self.phone:
             metrics = {"width": self.size[0], "height": self.size[1], "pixelRatio": 2.0, "touch": True}
