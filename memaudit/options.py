@@ -21,7 +21,7 @@ class AuditOptions:
 
     Args:
         ref: "auto", "adapter", "initial", "none", or the path of a base checkpoint.
-        attacks: names of membership attacks beside the headline's.
+        attacks: names of membership attacks beside the headline's; "gradnorm" adds a backward per canary.
         target_fpr: the false-positive rate at which detection is reported.
         profile: "smoke", "routine", "powered", or None to take the manifest's.
         prefix_fractions: shares of the secret after which its rest is asked for.

@@ -18,6 +18,7 @@ from memaudit.engine import AuditEngine, ScoreResult
 from memaudit.errors import AuditError, ConfigurationError, ManifestError, MemauditError
 from memaudit.extraction import ExtractionOutcome, extract_all
 from memaudit.fingerprint import model_fingerprint
+from memaudit.gradient_scores import GRADNORM, gradient_norms, gradnorm_scores
 from memaudit.injection import Rendered, render
 from memaudit.manifest import Manifest
 from memaudit.options import AuditOptions
@@ -137,6 +138,7 @@ class AuditSession:
         self.last: AuditResult | None = None
         self.last_step_seen = 0
         self._reference: Reference | None = None
+        self._reference_norms: dict[str, float] | None = None
         self._should_stop = stop_rule(self.options.stop_when)
         self._began = time.monotonic()
         self._audit_seconds = 0.0
@@ -180,6 +182,8 @@ class AuditSession:
                     folder=self.output_dir,
                     manifest_hash=self.manifest.content_hash(),
                 )
+                if GRADNORM in self.options.attacks and step == 0:
+                    self._reference_norms = gradient_norms(self.strategy, self.probes)
             else:
                 self._reference = take_checkpoint(self.engine, self.probes, self.options.ref, note)
             self._audit_seconds += time.monotonic() - began
@@ -204,6 +208,10 @@ class AuditSession:
         weights = self.weights()
         target = self.engine.score(self.probes, fingerprint=weights)
         scores, headline = self._scores(target, reference)
+        if GRADNORM in self.options.attacks:
+            scores[GRADNORM] = gradnorm_scores(
+                gradient_norms(self.strategy, self.probes), self._reference_norms
+            )
         verdict = membership(
             self.manifest,
             scores[headline],
@@ -252,12 +260,15 @@ class AuditSession:
 
         if self.last is None:
             raise AuditError("there is nothing to report: call audit(step) first")
-        if not self.options.skip_generation and self.last.extraction.counts.not_run:
-            if self.weights() != self.last.weights:
-                raise AuditError(
-                    f"the model has changed since the audit at step {self.last.step}; call audit(step) once more, "
-                    "then report()"
-                )
+        if self.moved():
+            text = (
+                f"the model has changed since the audit at step {self.last.step}; call audit(step) once more, "
+                "then report()"
+            )
+            if self.options.on_error == "raise":
+                raise AuditError(text)
+            self.warnings.append(f"near-verbatim matches and real records are left out: {text}")
+        elif not self.options.skip_generation and self.last.extraction.counts.not_run:
             began = time.monotonic()
             extraction = self._extract(self.last.target.signals, generate=True)
             self._audit_seconds += time.monotonic() - began
@@ -272,6 +283,10 @@ class AuditSession:
     def weights(self) -> str:
         """Name the model's weights: the engine's fingerprint where it has one, else what their bits say."""
         return self.engine.fingerprint or model_fingerprint(self.strategy)
+
+    def moved(self) -> bool:
+        """Whether the model has changed since the last audit; every rank calls."""
+        return self.last is not None and self.weights() != self.last.weights
 
     def use_reference(self, reference: Reference) -> None:
         """Take reference scores that were made elsewhere, instead of making them at the first audit."""
@@ -300,7 +315,7 @@ class AuditSession:
         """Score every attack that the signals allow; a canary without numbers scores NaN under each."""
         has_reference = reference.signals is not None
         headline = "ref_minkpp" if has_reference else "minkpp"
-        wanted = [headline, *(name for name in self.options.attacks if name != headline)]
+        wanted = [headline, *(name for name in self.options.attacks if name not in (headline, GRADNORM))]
         usable = set(canary_attacks(reference=True))
         without_reference = set(canary_attacks(reference=False))
         unknown = [name for name in wanted if name not in usable]

@@ -288,3 +288,28 @@ def test_error_policy_and_stop_rule(planted: Any, tmp_path: Path, caplog: pytest
     assert strict.should_stop(strict.audit(0))
     with pytest.raises(ConfigurationError, match="stop_when"):
         AuditOptions(stop_when="auc above 1")
+
+
+def test_gradient_norms_against_autograd(planted: Any, tmp_path: Path) -> None:
+    tokenizer, manifest, texts = planted
+    model = a_model()
+
+    def by_hand(ids: tuple[int, ...], span: tuple[int, int]) -> float:
+        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        loss = -torch.stack([logits[t - 1, ids[t]] for t in range(*span)]).mean()
+        return sum(
+            float(g.double().square().sum()) for g in torch.autograd.grad(loss, list(model.parameters()))
+        )
+
+    session = AuditSession(model, tokenizer, manifest, output_dir=tmp_path, attacks=("gradnorm", "loss"))
+    canary = manifest.canaries[0]
+    one = render(canary, "alpaca", tokenizer)
+    before = by_hand(one.ids, one.span)
+    session.reference()
+    train(model, texts, epochs=1)
+    model.eval()
+    result = session.audit(3)
+    assert result.scores["gradnorm"][canary.id] == pytest.approx(
+        before - by_hand(one.ids, one.span), rel=1e-4
+    )
+    assert all(parameter.grad is None for parameter in model.parameters())
