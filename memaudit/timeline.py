@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memaudit.errors import ConfigurationError
+from memaudit.files import write_atomic
 
 TIMELINE_NAME = "memaudit-timeline.jsonl"
 
@@ -59,3 +60,22 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             continue
     return [by_step[step] for step in sorted(by_step)]
+
+
+def rewind(path: str | os.PathLike[str], step: int) -> None:
+    """Leave the audits up to ``step`` in a timeline, where a run begins (0: none) or is resumed.
+
+    Example:
+        >>> import tempfile
+        >>> file = tempfile.mkdtemp() + "/t.jsonl"
+        >>> for done in (2, 4, 6):
+        ...     append(file, {"step": done})
+        >>> rewind(file, 4)
+        >>> read(file)
+        [{'step': 2}, {'step': 4}]
+    """
+    target = Path(path)
+    if not target.exists():
+        return
+    kept = [entry for entry in read(target) if step > 0 and entry["step"] <= step]
+    write_atomic(target, "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,27 @@ from memaudit.session import MANIFEST_NAME, AuditResult, AuditSession
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+
+TRAINING_ARGUMENTS = (
+    "num_train_epochs",
+    "max_steps",
+    "learning_rate",
+    "lr_scheduler_type",
+    "optim",
+    "weight_decay",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "bf16",
+    "fp16",
+    "max_grad_norm",
+    "seed",
+    "max_length",
+    "packing",
+    "completion_only_loss",
+    "assistant_only_loss",
+)
+"""What the report says about the training, where the trainer's arguments have it."""
 
 
 class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
@@ -74,6 +96,7 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         self._options = options
         self._choices = {"ref": ref, **choices}
         self._lifecycle: Lifecycle | None = None
+        self._ended = False
         self._control: TrainerControl | None = None
         if getattr(trainer, "processing_class", None) is None:
             raise ConfigurationError(
@@ -108,15 +131,17 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         if self.preflight is not None:
             session.preflight = self.preflight.to_dict()
         session.real_records = (getattr(self.trainer, "train_dataset", None), self.held_out)
+        session.training = {name: getattr(args, name) for name in TRAINING_ARGUMENTS if hasattr(args, name)}
         if session.strategy.rank == 0:
             self.manifest.save(self.output_dir / MANIFEST_NAME)
         self._lifecycle = Lifecycle(
             session,
             self.schedule,
-            # The trainer's own logger, so that TensorBoard, Weights & Biases, MLflow and trackio get the figures.
-            log=lambda result: self.trainer.log(result.metrics()),
+            log=lambda result: _log(self.trainer, result),
             stop=lambda: setattr(self._control, "should_training_stop", True),
         )
+        self._ended = False
+        _first_at_the_end(self.trainer, self)
         self._lifecycle.begin(state.global_step, state.epoch)
 
     def on_step_end(
@@ -133,12 +158,50 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         """Audit after the epochs that the schedule names."""
         self._control = control
         if self._lifecycle is not None and state.epoch is not None:
-            self._lifecycle.after_epoch(round(state.epoch), state.global_step, state.epoch)
+            # A stream's epochs are fractions below their number: the Trainer does not know how long it is.
+            number = math.ceil(state.epoch - 1e-6)
+            self._lifecycle.after_epoch(number, state.global_step, state.epoch)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Audit the final model, unless its last step was audited just now, and write the report."""
+        """Audit the final model, unless its weights were audited just now, and write the report."""
         self._control = control
-        if self._lifecycle is not None:
+        if self._lifecycle is not None and not self._ended:
+            self._ended = True
             self.report = self._lifecycle.end(state.global_step, state.epoch)
+
+
+class _EndOfTraining(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    """Runs the final audit before the loggers end: TensorBoard, MLflow and trackio close theirs in on_train_end."""
+
+    def __init__(self, audit: MemorizationAuditCallback) -> None:
+        self.audit = audit
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.audit.on_train_end(args, state, control, **kwargs)
+
+
+def _first_at_the_end(trainer: Trainer, audit: MemorizationAuditCallback) -> None:
+    """Put a callback before all others that ends the audit; the audit's own place stays for its other hooks."""
+    handler = trainer.callback_handler
+    others = [
+        one for one in handler.callbacks if not (isinstance(one, _EndOfTraining) and one.audit is audit)
+    ]
+    # A new list: the handler is walking through the old one now.
+    handler.callbacks = [_EndOfTraining(audit), *others]
+
+
+def _log(trainer: Trainer, result: AuditResult) -> None:
+    """Give the figures to the trainer's loggers: TensorBoard, Weights & Biases, MLflow, trackio, log_history.
+
+    The Trainer's own ``log`` is called, since TRL's would hand on and empty its running means at the same time; and
+    the flag that asks for the training loss of this step is kept, which every log takes away.
+    """
+    from transformers import Trainer as Base
+
+    should_log = trainer.control.should_log
+    Base.log(trainer, result.metrics())
+    trainer.control.should_log = should_log

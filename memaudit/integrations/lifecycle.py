@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from memaudit import timeline
 from memaudit.schedule import Schedule
 from memaudit.session import AuditResult, AuditSession
 
@@ -45,7 +46,13 @@ class Lifecycle:
         self._stop = stop
 
     def begin(self, step: int, epoch: float | None = None) -> None:
-        """Take the reference, and audit before the first step where that is asked for."""
+        """Take the reference, and audit before the first step where that is asked for.
+
+        The timeline goes on where a resumed run goes on: lines of later steps, or of another run in the same
+        folder, are left out of it.
+        """
+        if self.session.strategy.rank == 0:
+            timeline.rewind(self.session.output_dir / timeline.TIMELINE_NAME, step)
         self.session.guarded(lambda: self.session.reference(step), "the reference")
         if self.schedule.at_start and step == 0:
             self.audit(step, epoch)
@@ -61,12 +68,17 @@ class Lifecycle:
             self.audit(step, epoch)
 
     def end(self, step: int, epoch: float | None = None) -> Any:
-        """Audit the final model, unless its last step was audited just now, and write the report."""
+        """Audit the final model, unless these weights were audited just now, and write the report."""
         last = self.session.last
-        if last is None or last.step != step:
+        # The step alone does not tell: load_best_model_at_end puts other weights in place after the last step.
+        if last is None or last.step != step or last.weights != self.session.weights():
             self.audit(step, epoch, again=True)
         if self.session.last is not None:
             self.report = self.session.guarded(self.session.report, "the report")
+        else:
+            logger.warning(
+                "memaudit: no audit succeeded, so there is no report: %s", "; ".join(self.session.warnings)
+            )
         return self.report
 
     def audit(self, step: int, epoch: float | None = None, *, again: bool = False) -> AuditResult | None:
