@@ -40,7 +40,12 @@ def gradnorm_scores(target: Mapping[str, float], reference: Mapping[str, float] 
     attack = GradNorm()
     return {
         name: attack.score(
-            View(id=name, gradient=norm, reference_gradient=None if reference is None else reference[name])
+            View(
+                id=name,
+                target={},
+                gradient=norm,
+                reference_gradient=None if reference is None else reference[name],
+            )
         )
         for name, norm in target.items()
     }
