@@ -117,4 +117,12 @@ def _read(shards: Sequence[tuple[Any, int, int, tuple[Row, ...], int, int]]) -> 
     for stream, count, index, rows, n_host, seed in shards:
         host = stream if count == 1 else stream.shard(num_shards=count, index=index)
         places = positions(len(rows), n_host, derive_seed(seed, "shard", index)).tolist()
-        yield from merge(host, rows, places)
+        yield from merge(_rows(host), rows, places)
+
+
+def _rows(stream: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield a stream's rows; iterating over it would divide its shards among a loader's workers once more."""
+    for batch in stream.with_format(None).iter(batch_size=100):
+        names = list(batch)
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(names, values, strict=True))
