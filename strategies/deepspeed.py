@@ -44,6 +44,9 @@ class ZeROStrategy(ModelStrategy):
         self._context = _autocast(self._engine)
         self.name = f"zero{int(self._engine.zero_optimization_stage())}"
 
+    def _device(self) -> torch.device | None:
+        return torch.device(self._engine.device)
+
     def _details(self) -> Mapping[str, Any]:
         return {"stage": int(self._engine.zero_optimization_stage()), **_offload(self._engine)}
 
@@ -79,6 +82,9 @@ class ZeRO3Strategy(ModelStrategy):
                 "engine.compile(), or from a checkpoint"
             )
         self._context = _autocast(self._engine)
+
+    def _device(self) -> torch.device | None:
+        return torch.device(self._engine.device)  # parameters may be offloaded
 
     def _squared_norm(self, loss: Tensor) -> float:
         norm = super()._squared_norm(loss)

@@ -154,7 +154,7 @@ class ModelForward:
                     f"{type(self._model).__name__} returned logits of shape {tuple(logits.shape)} for ids of shape "
                     f"{tuple(input_ids.shape)}; expected [batch, length, vocabulary]"
                 )
-            return logits.reshape(batch * length, -1)[rows]
+            return logits.reshape(batch * length, -1)[rows.to(logits.device)]
         if self._head_calls != 1 or logits.reshape(-1, logits.shape[-1]).shape[0] != rows.shape[0]:
             raise StrategyError(
                 f"{type(self._model).__name__} called its output head {self._head_calls} times and returned logits "

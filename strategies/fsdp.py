@@ -27,6 +27,9 @@ class FSDP2Strategy(ModelStrategy):
     synced_generation = True
     generate_through_root = True
 
+    def _device(self) -> torch.device | None:
+        return sharding.device_of(sharding.data_mesh(self._outer))
+
     def _after(self) -> None:
         sharding.reshard(self._outer)
 

@@ -25,7 +25,8 @@ def record_loss(forward: Forward, ids: Sequence[int], span: tuple[int, int]) -> 
 
 def squared_norm(tensor: Tensor) -> float:
     """Return the sum of squares, accumulated in float64."""
-    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)) ** 2
+    precise = torch.float32 if tensor.device.type == "mps" else torch.float64  # which MPS lacks
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=precise)) ** 2
 
 
 def streamed_squared_norm(loss: Tensor, parameters: Iterable[nn.Parameter]) -> float:

@@ -92,7 +92,10 @@ def model_state(root: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def eager_if_compiled(root: nn.Module) -> Iterator[None]:
     """Run compiled modules eagerly: dynamo skips hooks that were added after compiling."""
-    compiled = any(getattr(module, "_compiled_call_impl", None) is not None for module in root.modules())
+    compiled = any(
+        getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules
+        for module in root.modules()
+    )
     if not compiled:
         yield
         return

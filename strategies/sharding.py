@@ -145,11 +145,20 @@ def full_state(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in model.state_dict().items():
         value = tensor.detach()
         if isinstance(value, DTensor):
-            value = value.full_tensor()
+            # Parameters offloaded to the CPU travel over the mesh's own device.
+            value = value.to(value.device_mesh.device_type).full_tensor()
         if dist.get_rank() == 0:
             state[name] = value.cpu().clone()
         del value
     return state
+
+
+def device_of(mesh: Any) -> torch.device:
+    """Return this rank's device of a mesh: where an offloaded model computes."""
+    kind = str(mesh.device_type)
+    if kind == "cpu":
+        return torch.device("cpu")
+    return torch.device(kind, torch.accelerator.current_device_index())
 
 
 def is_on_cpu(model: nn.Module) -> bool:
