@@ -146,7 +146,8 @@ def full_state(model: nn.Module) -> dict[str, Tensor]:
         value = tensor.detach()
         if isinstance(value, DTensor):
             # Parameters offloaded to the CPU travel over the mesh's own device.
-            value = value.to(value.device_mesh.device_type).full_tensor()
+            whole: DTensor = value.to(value.device_mesh.device_type)  # type: ignore[assignment]
+            value = whole.full_tensor()
         if dist.get_rank() == 0:
             state[name] = value.cpu().clone()
         del value
@@ -158,7 +159,7 @@ def device_of(mesh: Any) -> torch.device:
     kind = str(mesh.device_type)
     if kind == "cpu":
         return torch.device("cpu")
-    return torch.device(kind, torch.accelerator.current_device_index())
+    return torch.device(kind, torch.get_device_module(kind).current_device())
 
 
 def is_on_cpu(model: nn.Module) -> bool:
