@@ -18,7 +18,7 @@ State = Literal["ok", "missing", "bad", "info"]
 
 KNOWN_BAD = (
     (
-        {"transformers": ">=5.16,<5.17", "torch": ">=2.6.0.dev0,<2.6.0"},
+        {"transformers": ">=5.16,<5.17", "torch": ">=2.6.0.dev0,<2.6.0rc1"},
         "transformers 5.16 with a torch 2.6 development build hangs on importing FSDP; install a released torch",
     ),
     (
@@ -49,15 +49,14 @@ def versions() -> Iterator[Finding]:
         extra = _extra_of(requirement)
         if requirement.name == "memaudit" or extra in ("dev", "all"):
             continue
-        if requirement.name in seen:
-            continue
-        seen.add(requirement.name)
         installed = _version(requirement.name)
         if installed is None:
             if extra is None:
                 yield Finding(requirement.name, "bad", f"missing; run: pip install '{requirement.name}'")
             else:
                 extras.setdefault(extra, []).append(requirement.name)
+        elif requirement.name in seen:
+            continue
         elif not requirement.specifier.contains(installed, prereleases=True):
             wanted = f"{installed}, but {requirement.specifier} is asked for; "
             yield Finding(
@@ -66,6 +65,7 @@ def versions() -> Iterator[Finding]:
                 f"{wanted}run: pip install '{requirement.name}{requirement.specifier}'",
             )
         else:
+            seen.add(requirement.name)
             yield Finding(requirement.name, "ok", str(installed))
     for extra, names in sorted(extras.items()):
         yield Finding(

@@ -44,9 +44,9 @@ def test_what_one_side_lacks_is_not_measured() -> None:
 
 
 def test_two_draws_of_one_model_are_rarely_called_different() -> None:
-    """200 pairs of AUCs of the same law: the 5 % test may call at most 5 % different, binomial slack added."""
+    """80 pairs of AUCs of the same law: the 5 % test may call at most 5 % different, binomial slack added."""
     rng, called = np.random.default_rng(3), 0
-    for _ in range(200):
+    for _ in range(80):
         pair = []
         for _ in range(2):
             manifest, scores = by_hand(rng.normal(1.0, size=30), rng.normal(size=100))
@@ -55,7 +55,7 @@ def test_two_draws_of_one_model_are_rarely_called_different() -> None:
                 build_report(AuditInputs(manifest=manifest, scores={"x": scores}, headline_attack="x"))
             )
         called += change(pair[0], pair[1], "AUC")[0] in ("higher", "lower")
-    assert called <= stats.binom.ppf(0.999, 200, 0.05)
+    assert called <= stats.binom.ppf(0.999, 80, 0.05)
 
 
 def test_cautions_name_what_differs() -> None:

@@ -66,18 +66,18 @@ def test_auc_is_the_golden_one_with_ties_and_infinities() -> None:
 
 
 def test_the_null_is_detected_no_more_often_than_stated() -> None:
-    """Over 400 draws of 116 normal scores the true false-positive rate is known exactly: its mean is 1/117.
+    """Over 150 draws of 116 normal scores the true false-positive rate is known exactly: its mean is 1/117.
 
     The largest-quantile threshold of the published tool gives 2/117 = .0171 instead.
     """
     rng, rates = np.random.default_rng(5), []
-    for _ in range(400):
+    for _ in range(150):
         manifest, scores = by_hand([0.0], rng.normal(size=100), held_out=rng.normal(size=16))
         found = membership(_no_coins(manifest), scores, headline_attack="x")
         assert found.threshold is not None and found.fpr_guarantee == pytest.approx(1 / 117)
         rates.append(float(stats.norm.sf(found.threshold)))
     error = float(np.std(rates)) / math.sqrt(len(rates))
-    assert abs(float(np.mean(rates)) - 1 / 117) < 3.3 * error < 0.002
+    assert abs(float(np.mean(rates)) - 1 / 117) < 3.3 * error < 0.003
 
 
 def _no_coins(manifest: Manifest) -> Manifest:

@@ -49,7 +49,7 @@ def test_every_changed_byte_fails(written: tuple[Report, Path], tmp_path: Path) 
     data = path.read_bytes()
     copy = tmp_path / path.name
     sidecar_of(copy).write_bytes(sidecar_of(path).read_bytes())
-    step = max(1, len(data) // 300)
+    step = max(1, len(data) // 120)
     for place in range(0, len(data), step):
         copy.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         try:
