@@ -102,11 +102,12 @@ def attack(
     """
     by_id = _texts(texts)
     known, sources = _labels(labels, by_id), _groups(groups, by_id)
+    kept_signals = _store(store)
     opened = open_backend(
         model,
         tokenizer=tokenizer,
         reference=reference,
-        store=_store(store),
+        store=kept_signals,
         max_batch_size=max_batch_size,
         max_batch_tokens=max_batch_tokens,
         fixed_batches=fixed_batches,
@@ -135,7 +136,7 @@ def attack(
         tools,
         token_counts=_counts(corpus, opened),
         masked_lm=MaskedLM.load(masked_lm) if isinstance(masked_lm, str) else masked_lm,
-        store=_store(store),
+        store=kept_signals,
     )
     kept = {id: label for id, label in known.items() if id in judged}
     settings = {
@@ -151,7 +152,7 @@ def attack(
         "held_apart": {"nonmembers": len(tools.nonmembers), "members": len(tools.members)},
         **opened.facts(),
     }
-    notes = [*pools.notes, *_notes(made, tools)]
+    notes = [*pools.notes, *_both_labels(judged, kept), *_notes(made, tools)]
     sources = {id: one for id, one in sources.items() if id in judged}
     result = _finish(scored, kept, sources, level, stack, seed, settings, notes)
     return replace(result, dataset=_dataset(scored, kept, judged, seed))
@@ -355,6 +356,16 @@ def _beginning(tools: Tools) -> str:
     if tools.bos:
         return "the tokenizer puts a beginning before each text, so the first token is scored"
     return "the tokenizer puts nothing before a text, so its first token is not scored"
+
+
+def _both_labels(texts: Mapping[str, str], labels: Mapping[str, int]) -> list[str]:
+    sides: list[set[str]] = [{texts[id] for id, label in labels.items() if label == one} for one in (1, 0)]
+    both = len(sides[0] & sides[1])
+    return (
+        [f"{both} texts are labelled member and non-member alike; no attack can tell them apart"]
+        if both
+        else []
+    )
 
 
 def _notes(attacks: Sequence[Attack], tools: Tools) -> list[str]:

@@ -216,3 +216,32 @@ def test_configurations_that_cannot_run_are_refused(tmp_path: Path, content: str
         read_config(path)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_config(tmp_path / "absent.yaml")
+
+
+def test_hub_datasets_are_named_as_fast_mia_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for datasets.load_dataset: nothing is downloaded, the request is looked at."""
+    import datasets
+
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def load(path: str, **options: Any) -> Any:
+        asked.append((path, options))
+        if path == "iamgroot42/mimir":
+            return datasets.Dataset.from_list([{"member": "in it", "nonmember": "not in it"}])
+        if path == "no/such":
+            raise FileNotFoundError("Dataset 'no/such' doesn't exist")
+        return datasets.Dataset.from_list([{"input": "a b", "label": 1}, {"input": "c d", "label": 0}])
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    found = read_texts("swj0419/WikiMIA", format="huggingface", text_column="input", text_length=64)
+    assert found.labels == {"0": 1, "1": 0}
+    mimir = read_texts("iamgroot42/mimir_pile_cc_ngram_7_0.2", format="huggingface", text_column="input")
+    assert (mimir.texts, mimir.labels) == ({"0": "in it", "1": "not in it"}, {"0": 1, "1": 0})
+    read_texts("owner/name", text_column="input", split="test")
+    assert asked == [
+        ("swj0419/WikiMIA", {"split": "WikiMIA_length64"}),
+        ("iamgroot42/mimir", {"split": "ngram_7_0.2", "name": "pile_cc"}),
+        ("owner/name", {"split": "test"}),
+    ]
+    with pytest.raises(ConfigurationError, match="hub dataset no/such cannot be loaded"):
+        read_texts("no/such")

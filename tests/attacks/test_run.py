@@ -254,3 +254,25 @@ def test_open_backend_refuses_what_it_cannot_use(model: Any, tokenizer: Any) -> 
         open_backend(model, tokenizer=tokenizer, strategy="fsdp2")
     with pytest.raises(ConfigurationError, match="no tokenizer"):
         open_backend(model)
+
+
+def test_a_reference_or_tokenizer_of_another_vocabulary_is_refused(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match="reference model has a vocabulary of 64 ids"):
+        attack(model, TEXTS, attacks="ref", tokenizer=tokenizer, reference=tiny_llama(64).eval())
+    folder = tmp_path / "other"
+    tiny_llama(512).save_pretrained(folder)
+    tiny_tokenizer("wordpiece").save_pretrained(folder)
+    with pytest.raises(ConfigurationError, match=r"reference's tokenizer .* differs from the target's"):
+        attack(model, TEXTS, attacks="ref", tokenizer=tokenizer, reference=str(folder))
+    tokenizer.save_pretrained(folder)
+    assert (
+        len(attack(model, TEXTS, attacks="ref", tokenizer=tokenizer, reference=str(folder)).scores["ref"])
+        == 24
+    )
+
+
+def test_a_text_with_both_labels_is_said(model: Any, tokenizer: Any) -> None:
+    result = attack(model, [*TEXTS, TEXTS[0]], [*LABELS, 0], attacks="loss", tokenizer=tokenizer)
+    assert any("1 texts are labelled member and non-member alike" in note for note in result.notes)

@@ -51,10 +51,14 @@ def open_backend(
 
         return VllmBackend.open(model, tokenizer=tokenizer, reference=reference, **loading)
     target, beside = _strategy(model, loading)
-    other = None if reference is None else _strategy(reference, {"dtype": loading.get("dtype", "auto")})[0]
+    made = _tokenizer(tokenizer, beside)
+    other = None
+    if reference is not None:
+        other, lies = _strategy(reference, {"dtype": loading.get("dtype", "auto")})
+        _check_same(made, lies)
     return TransformersBackend(
         target,
-        _tokenizer(tokenizer, beside),
+        made,
         reference=other,
         store=store,
         max_batch_size=max_batch_size,
@@ -80,6 +84,25 @@ def _strategy(model: Any, loading: dict[str, Any]) -> tuple[Strategy, str | None
     strategy = model if isinstance(model, Strategy) else resolve(model)
     beside = getattr(strategy.model, "name_or_path", None)
     return strategy, beside or None
+
+
+def _check_same(tokenizer: Any, reference: str | None) -> None:
+    """Refuse a reference with another vocabulary: its log-probabilities would be of other tokens."""
+    if reference is None or not hasattr(tokenizer, "get_vocab"):
+        return
+    from transformers import AutoTokenizer
+
+    try:
+        other = AutoTokenizer.from_pretrained(reference, local_files_only=True)
+    except (OSError, ValueError, KeyError):  # none lies beside it: the ids alone are checked
+        return
+    own, theirs = tokenizer.get_vocab(), other.get_vocab()
+    different = sum(theirs.get(token) != id for token, id in own.items())
+    if different:
+        raise ConfigurationError(
+            f"the reference's tokenizer ({reference}) differs from the target's in {different} of {len(own)} tokens; "
+            "give a reference with the same tokenizer"
+        )
 
 
 def _tokenizer(tokenizer: Any, beside: str | None) -> Any:

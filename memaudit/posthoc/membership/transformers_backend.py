@@ -12,7 +12,7 @@ from torch import nn
 from memaudit.attacks.base import Generation
 from memaudit.attacks.tools import context_length
 from memaudit.engine import AuditEngine
-from memaudit.errors import ReferenceModeError
+from memaudit.errors import ConfigurationError, ReferenceModeError
 from memaudit.fingerprint import model_fingerprint
 from memaudit.posthoc.membership.backend import Answer, Which
 from memaudit.posthoc.membership.noise import EnoughWords, RowNoise
@@ -89,6 +89,7 @@ class TransformersBackend:
     def score(self, probes: Sequence[Probe], which: Which) -> Answer:
         """Answer probes through the engine; prefixes go in as plain text where the model shares no cache."""
         strategy = self._strategy(which)
+        _check_vocabulary(strategy, probes, which)
         engine = AuditEngine(strategy=strategy, store=self._store, **self._limits)
         shares = bool(strategy.facts().details.get("supports_cache", True))
         sent = {probe.key: probe if shares else _without_prefix(probe) for probe in probes}
@@ -262,6 +263,19 @@ def _without_prefix(probe: Probe) -> Probe:
     shift = len(probe.prefix_ids)
     span = (probe.span[0] + shift, probe.span[1] + shift)
     return Probe(probe.id, probe.prefix_ids + probe.token_ids, span)
+
+
+def _check_vocabulary(strategy: Strategy, probes: Sequence[Probe], which: Which) -> None:
+    """Refuse token ids that the model has no embedding for: they come from another model's tokenizer."""
+    size = getattr(getattr(strategy.model, "config", None), "vocab_size", None)
+    if not isinstance(size, int):
+        return
+    largest = max((max(one.token_ids + one.prefix_ids) for one in probes), default=0)
+    if largest >= size:
+        raise ConfigurationError(
+            f"the {which} model has a vocabulary of {size} ids and the texts hold id {largest}: the tokenizer is "
+            "another model's, or the embeddings were resized; give the model's own tokenizer or another reference"
+        )
 
 
 def _has_adapters(strategy: Strategy) -> bool:
