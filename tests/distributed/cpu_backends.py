@@ -6,7 +6,9 @@ wrapper's type and the local number of parameters.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,7 +30,21 @@ def accelerate_on_cpu() -> None:
         return original(self, cpu, sagemaker_dp, backend)
 
     prepare._memaudit_cpu = True  # type: ignore[attr-defined]
+    prepare._original = original  # type: ignore[attr-defined]
     PartialState._prepare_backend = prepare
+
+
+@contextlib.contextmanager
+def accelerate_as_shipped() -> Iterator[None]:
+    """Take the switch back for a while: accelerate then falls back to no distribution without a word."""
+    from accelerate.state import PartialState
+
+    ours = PartialState._prepare_backend
+    PartialState._prepare_backend = ours._original
+    try:
+        yield
+    finally:
+        PartialState._prepare_backend = ours
 
 
 def deepspeed_on_cpu() -> None:

@@ -159,6 +159,8 @@ def consolidated(strategy: Any, *, tied: bool, lora: bool) -> nn.Module | None:
 
 def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, Any]:
     """Train, audit in the loop, and compare with the consolidated model."""
+    from memaudit.errors import StrategyError
+    from memaudit.strategies.resolve import resolve
     from tests.distributed.wrapping import build_model, setup
 
     fresh(7)
@@ -167,6 +169,12 @@ def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, A
     made = setup(kind, base)
     strategy = resolve_of(made, base)
     out: dict[str, Any] = {"facts": facts_of(strategy), "given": type(made.target).__name__}
+    out["from_wrapper"] = resolve(made.wrapped).name
+    if kind.startswith("zero3"):
+        try:
+            out["without_engine"] = resolve(made.wrapped.module).name
+        except StrategyError as error:
+            out["without_engine"] = str(error)
     plain = consolidated(strategy, tied=tied, lora=lora)
     if plain is not None:
         now = plain.state_dict()
@@ -190,6 +198,7 @@ def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, A
             out["losses"] = [made.micro_step(batch_of(step), True) for step in range(steps)]
     out.update(white_box(strategy, plain))
     out.update(generation(strategy, plain))
+    out.update(prefixes(strategy, plain))
     out["loss_after"] = made.micro_step(batch_of(99), True)
     plain = consolidated(strategy, tied=tied, lora=lora)
     got = score(strategy, work, batch=3)
@@ -232,6 +241,26 @@ def generation(strategy: Any, plain: nn.Module | None) -> dict[str, Any]:
         out["generated"] = len(pairs)
         out["generation_wrong"] = sum(new != plain_generation(plain, prompt, 6) for prompt, new in pairs)
     return out
+
+
+def prefixes(strategy: Any, plain: nn.Module | None) -> dict[str, Any]:
+    """Score two texts after a prefix that they share, another prefix on each record rank."""
+    generator = torch.Generator().manual_seed(60 + strategy.record_rank)
+    prefix = torch.randint(2, 96, (1, 5), generator=generator)
+    tails = torch.randint(2, 96, (2, 4), generator=generator)
+    with strategy.scoring() as forward:
+        cache = forward.prefix(prefix)
+        got = forward(tails, torch.ones_like(tails), torch.arange(8), cache)
+    everyone = strategy.gather([(prefix.tolist(), tails.tolist(), got.float().tolist())])
+    if plain is None:
+        return {}
+    worst = 0.0
+    with torch.no_grad():
+        for start, ends, logits in everyone:
+            whole = torch.cat([torch.tensor(start).expand(2, -1), torch.tensor(ends)], dim=1)
+            want = plain(input_ids=whole).logits[:, 5:].reshape(8, -1)
+            worst = max(worst, float((torch.tensor(logits) - want).abs().max()))
+    return {"scores_shared_prefix": worst}
 
 
 def audit(strategy: Any, *, lora: bool, deep: bool) -> None:
@@ -354,12 +383,55 @@ def through_trainer(kind: str, framework: str) -> dict[str, Any]:
     return out
 
 
+def bare() -> dict[str, Any]:
+    """What resolve() says of bare models in a group of processes, and of an accelerate that fell back."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+
+    from memaudit.errors import StrategyError
+    from memaudit.strategies.resolve import resolve
+    from tests.distributed.wrapping import build_model
+
+    out: dict[str, Any] = {}
+
+    def refusal(target: Any) -> str:
+        try:
+            return f"took it as {resolve(target).name}"
+        except StrategyError as error:
+            return str(error)
+
+    model = build_model(tied=True, lora=False)
+    strategy = resolve(model)
+    out["equal"] = strategy.name
+    got = score(strategy, records(7), batch=2)
+    out["difference"] = largest_difference(got, plain_scores(model, records(7)))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[5, 0] += dist.get_rank() * 1e-6
+    out["unequal"] = refusal(model)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    with cpu_backends.accelerate_as_shipped():
+        accelerator = Accelerator()
+        accelerator.prepare(build_model(tied=True, lora=False))
+        out["fell_back"] = refusal(accelerator)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    # Uneven numbers of forwards: data-parallel ranks must not wait for each other.
+    wrapped = nn.parallel.DistributedDataParallel(build_model(tied=True, lora=False))
+    with resolve(wrapped).scoring() as forward:
+        for _ in range(3 * dist.get_rank()):
+            score_batch(forward, [([5, 6], (1, 2))])
+    out["uneven"] = resolve(wrapped).name
+    return out
+
+
 def run_part(kind: str, part: str) -> dict[str, Any]:
     """Run one part of the checks; the environment variables that frameworks set are taken back after it."""
     environment = dict(os.environ)
     try:
         if part == "bits":
             return bits(kind)
+        if part == "bare":
+            return bare()
         if part in ("huggingface", "lightning"):
             return through_trainer(kind, part)
         return variant(kind, tied="untied" not in part, lora="lora" in part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -120,7 +122,9 @@ def _torch(kind: str, model: nn.Module) -> Setup:
     layers = model.get_submodule(
         "base_model.model.model" if hasattr(model, "peft_config") else "model"
     ).layers
-    if kind == "hsdp2":
+    if kind == "tp_plan":
+        wrapped = model = _by_plan(model)
+    elif kind == "hsdp2":
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
@@ -165,6 +169,29 @@ def _torch(kind: str, model: nn.Module) -> Setup:
         return float(loss.detach())
 
     return Setup(wrapped, wrapped, micro_step)
+
+
+def _by_plan(model: nn.Module) -> nn.Module:
+    """Return the model loaded by transformers' own tensor parallelism."""
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    if dist.get_rank() == 0:
+        model.save_pretrained(folder[0])  # type: ignore[operator]
+    dist.barrier()
+    options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "sdpa"}
+    loaded: nn.Module = AutoModelForCausalLM.from_pretrained(
+        folder[0], distributed_config=DistributedConfig(tp_plan="auto"), **options
+    )
+    loaded.train(
+        model.training
+    )  # from_pretrained leaves it in evaluation, where no dropout asks the random state
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(str(folder[0]))
+    return loaded
 
 
 def tensor_parallel(model: nn.Module, mesh: Any) -> None:
