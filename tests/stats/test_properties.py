@@ -32,6 +32,7 @@ DELTAS = st.one_of(st.just(0.0), st.floats(1e-12, 0.5))
 ALPHAS = st.floats(0.001, 0.4)
 
 
+@settings(deadline=None)
 @given(COUNTS, DELTAS, ALPHAS)
 def test_one_more_correct_guess_never_lowers_a_bound(
     counts: tuple[int, int, int], delta: float, alpha: float
@@ -47,6 +48,7 @@ def test_one_more_correct_guess_never_lowers_a_bound(
         assert steinke_epsilon(m, r + 1, v + 1, 0.0, alpha) >= steinke_epsilon(m, r, v, 0.0, alpha) - 1e-9
 
 
+@settings(deadline=None)
 @given(COUNTS, st.floats(0.0, 1.0), ALPHAS)
 def test_delta_and_epsilon_invert_each_other(
     counts: tuple[int, int, int], share: float, alpha: float
@@ -63,6 +65,7 @@ def test_delta_and_epsilon_invert_each_other(
         assert xiang_epsilon(m, m, m - v, leak, alpha) == pytest.approx(model, abs=1e-8)
 
 
+@settings(deadline=None)
 @given(COUNTS, DELTAS, ALPHAS)
 def test_no_bound_is_nan_negative_or_infinite(
     counts: tuple[int, int, int], delta: float, alpha: float
@@ -128,6 +131,7 @@ def test_attack_metrics_are_finite_or_refused(audit: tuple[Any, Any]) -> None:
     assert 0 <= tpr_at_fpr(members, others, 0.1).tpr <= 1
 
 
+@settings(deadline=None)
 @given(audits())
 def test_guesses_do_not_look_at_the_coins(audit: tuple[Any, Any]) -> None:
     scores, coins = audit
