@@ -100,7 +100,12 @@ def plan_rounds(
 
 
 def run_rounds(
-    strategy: Strategy, rounds: Sequence[Round], *, stop_ids: Sequence[int] = (), batch_size: int = 32
+    strategy: Strategy,
+    rounds: Sequence[Round],
+    *,
+    stop_ids: Sequence[int] = (),
+    batch_size: int = 32,
+    failure_timeout: float = 60.0,
 ) -> dict[str, list[int]]:
     """Run the rounds on the shards and return every task's new token ids, by key, on every rank.
 
@@ -112,33 +117,42 @@ def run_rounds(
         rounds: what :func:`plan_rounds` returned.
         stop_ids: ids that end a generation; they and what follows are cut off.
         batch_size: prompts that go through the model together; a round has no more on any rank.
+        failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
 
     Raises:
         AuditError: a generation failed on some rank, or answered another number of prompts.
     """
+    from memaudit.failure import FailureWatch
+
     rows: list[tuple[str, list[int]]] = []
     failures: list[tuple[int, str]] = []
-    for one in rounds:
-        mine = one.by_rank[strategy.record_rank]
-        try:
-            outputs = strategy.generate(
-                [list(task.prompt) for task in mine],
-                max_new_tokens=one.max_new_tokens,
-                batch_size=batch_size,
-                **GREEDY,
-            )
-            if len(outputs) != len(mine):
-                raise AuditError(f"{len(mine)} prompts were given and {len(outputs)} answers came back")
-            rows += [
-                (task.key, _until_stop(output[: task.max_new_tokens], stop_ids))
-                for task, output in zip(mine, outputs, strict=True)
-            ]
-        except Exception as error:
-            failures.append((strategy.rank, f"{type(error).__name__}: {str(error)[:200]}"))
-    answers, failed = [], []
-    for rank_rows, rank_failures in strategy.gather([(rows, failures)]):
-        answers += rank_rows
-        failed += rank_failures
+    answers: list[tuple[str, list[int]]] = []
+    failed: list[tuple[int, str]] = []
+    world = {"rank": strategy.rank, "world_size": strategy.world_size}
+    with FailureWatch(**world, timeout=failure_timeout) as watch:
+        for one in rounds:
+            mine = one.by_rank[strategy.record_rank]
+            try:
+                outputs = strategy.generate(
+                    [list(task.prompt) for task in mine],
+                    max_new_tokens=one.max_new_tokens,
+                    batch_size=batch_size,
+                    **GREEDY,
+                )
+                if len(outputs) != len(mine):
+                    raise AuditError(f"{len(mine)} prompts were given and {len(outputs)} answers came back")
+                rows += [
+                    (task.key, _until_stop(output[: task.max_new_tokens], stop_ids))
+                    for task, output in zip(mine, outputs, strict=True)
+                ]
+            except Exception as error:  # the other ranks rely on this one's planned calls
+                cause = f"{type(error).__name__}: {str(error)[:200]}"
+                failures.append((strategy.rank, cause))
+                watch.post(f"generation: {cause}")
+            watch.tick()
+        for rank_rows, rank_failures in strategy.gather([(rows, failures)]):
+            answers += rank_rows
+            failed += rank_failures
     if failed:
         rank, cause = failed[0]
         raise AuditError(

@@ -62,6 +62,7 @@ def answer(
     slack: int,
     decode: Decode | None = None,
     max_batch_size: int = 32,
+    failure_timeout: float = 60.0,
 ) -> Answers:
     """Answer every question by greedy generation on the shards; every rank calls and gets all answers.
 
@@ -72,6 +73,7 @@ def answer(
         slack: tokens that an output may have beyond the suffix.
         decode: token ids to text; text is compared where it is given.
         max_batch_size: prompts per rank and call.
+        failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
 
     Raises:
         AuditError: a generation failed on some rank.
@@ -83,7 +85,10 @@ def answer(
         rounds = plan_rounds(
             work, ranks=strategy.record_world, max_batch_size=max_batch_size, max_positions=positions
         )
-        return run_rounds(strategy, rounds, stop_ids=stops, batch_size=max_batch_size), len(rounds)
+        outputs = run_rounds(
+            strategy, rounds, stop_ids=stops, batch_size=max_batch_size, failure_timeout=failure_timeout
+        )
+        return outputs, len(rounds)
 
     heads = [replace(task, max_new_tokens=min(HEAD, task.max_new_tokens)) for task in tasks.values()]
     found, calls = run(heads)

@@ -79,6 +79,7 @@ def extract_all(
     decode: Decode | None = None,
     slack: int = SLACK,
     max_batch_size: int = 32,
+    failure_timeout: float = 60.0,
 ) -> ExtractionOutcome:
     """Say of every record what comes back out of the model: verbatim, near-verbatim and with which
     probability.
@@ -100,6 +101,7 @@ def extract_all(
         decode: token ids to text; near-verbatim then compares words and characters, and token ids else.
         slack: tokens that a generation may have beyond the suffix, at least 1.
         max_batch_size: prompts per rank and call.
+        failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
 
     Returns:
         Results by id, the counts of generations needed and skipped, and the ids that could not be judged.
@@ -137,7 +139,13 @@ def extract_all(
     ran: Answers | None = None
     if generate_open and strategy is not None:
         ran = answer(
-            strategy, state.open, state.tasks, slack=slack, decode=decode, max_batch_size=max_batch_size
+            strategy,
+            state.open,
+            state.tasks,
+            slack=slack,
+            decode=decode,
+            max_batch_size=max_batch_size,
+            failure_timeout=failure_timeout,
         )
         _note(state, ran)
     counts = GenerationCounts(
