@@ -9,6 +9,7 @@ from typing import Any, Literal
 from scipy import stats
 
 from memaudit.report.schema import Report
+from memaudit.stats.intervals import clopper_pearson
 
 SIGNIFICANCE = 0.05
 Judgement = Literal["higher", "lower", "within", "same", "not_measured"]
@@ -19,8 +20,8 @@ class Change:
     """One figure in both reports.
 
     ``judgement`` is ``higher`` or ``lower`` when the change is beyond chance, ``within`` when it is not, ``same``
-    when nothing changed, ``not_measured`` when a side has no value. ``pvalue`` is Fisher's exact for counts, a
-    normal test on the intervals' widths for AUCs.
+    when nothing changed, ``not_measured`` when a side has no value. ``pvalue`` is McNemar's exact test for counts
+    over the same canaries, Fisher's for others, a normal test on the intervals' widths for AUCs.
     """
 
     name: str
@@ -90,9 +91,18 @@ def compare(first: Report, second: Report) -> Comparison:
     )
 
 
+Count = tuple[int | None, int]
+Flags = dict[str, bool]
+
+
 def _changes(first: Report, second: Report) -> Iterator[Change]:
     a, b = first.membership, second.membership
-    yield _counts("TPR (headline)", (a.n_detected, a.n_members), (b.n_detected, b.n_members), first, second)
+    paired = first.canary_manifest_hash == second.canary_manifest_hash
+    apart = None
+    if first.target_fpr != second.target_fpr:
+        apart = f"at different false-positive rates ({first.target_fpr:g} and {second.target_fpr:g})"
+    both = (_detected(first), _detected(second)) if paired else None
+    yield _counts("TPR (headline)", (a.n_detected, a.n_members), (b.n_detected, b.n_members), both, apart)
     yield _areas("AUC", (a.auc, a.auc_ci_low, a.auc_ci_high), (b.auc, b.auc_ci_low, b.auc_ci_high))
     for tier in dict.fromkeys([*a.by_repetition, *b.by_repetition]):
         if tier == "pooled":
@@ -102,14 +112,22 @@ def _changes(first: Report, second: Report) -> Iterator[Change]:
             f"TPR, {tier}",
             (one.detected, one.n) if one else (None, 0),
             (two.detected, two.n) if two else (None, 0),
-            first,
-            second,
+            (_detected(first, tier), _detected(second, tier)) if paired else None,
+            apart,
         )
     x, y = first.regurgitation, second.regurgitation
     yield _counts(
-        "Verbatim regurgitation", (x.detected.n_detected, x.detected.n), (y.detected.n_detected, y.detected.n)
+        "Verbatim regurgitation",
+        (x.detected.n_detected, x.detected.n),
+        (y.detected.n_detected, y.detected.n),
+        (_verbatim(first), _verbatim(second)) if paired else None,
     )
-    yield _counts("Regurgitation by any rule", (x.overall.count, x.overall.n), (y.overall.count, y.overall.n))
+    yield _counts(
+        "Regurgitation by any rule",
+        (x.overall.count, x.overall.n),
+        (y.overall.count, y.overall.n),
+        (_regurgitated(first), _regurgitated(second)) if paired else None,
+    )
     for attack in dict.fromkeys([*first.attacks, *second.attacks]):
         p, q = first.attacks.get(attack), second.attacks.get(attack)
         yield _areas(
@@ -119,15 +137,37 @@ def _changes(first: Report, second: Report) -> Iterator[Change]:
         )
 
 
+def _detected(report: Report, tier: str | None = None) -> Flags:
+    return {
+        row.id: row.detected
+        for row in report.per_canary
+        if row.included and row.detected is not None and tier in (None, f"{row.repetitions}x")
+    }
+
+
+def _verbatim(report: Report) -> Flags:
+    found: Flags = {}
+    for row in report.per_canary:
+        parts = (row.extraction or {}).get("by_prefix")
+        if row.included and isinstance(parts, list):
+            found[row.id] = any(isinstance(part, dict) and part.get("verbatim") is True for part in parts)
+    return found
+
+
+def _regurgitated(report: Report) -> Flags:
+    return {
+        row.id: row.regurgitated for row in report.per_canary if row.included and row.regurgitated is not None
+    }
+
+
 def _counts(
     name: str,
-    first: tuple[int | None, int],
-    second: tuple[int | None, int],
-    left: Report | None = None,
-    right: Report | None = None,
+    first: Count,
+    second: Count,
+    paired: tuple[Flags, Flags] | None = None,
+    apart: str | None = None,
 ) -> Change:
-    from memaudit.stats.intervals import clopper_pearson
-
+    """Fisher's exact test, or McNemar's on the canaries that changed where both audits had the same ones."""
     (x, n), (y, m) = first, second
     p = x / n if x is not None and n else None
     q = y / m if y is not None and m else None
@@ -135,12 +175,17 @@ def _counts(
     q_range = clopper_pearson(y, m) if y is not None and m else None
     if x is None or y is None or p is None or q is None:
         return Change(name, p, q, p_range, q_range, "not_measured", None)
-    note = None
-    if left is not None and right is not None and left.target_fpr != right.target_fpr:
-        note = f"at different false-positive rates ({left.target_fpr:g} and {right.target_fpr:g}): not comparable"
-        return Change(name, p, q, p_range, q_range, "not_measured", None, note)
+    if apart is not None:
+        return Change(name, p, q, p_range, q_range, "not_measured", None, f"{apart}: not comparable")
+    if paired is not None and paired[0].keys() == paired[1].keys() and paired[0]:
+        gained = sum(paired[1][one] and not paired[0][one] for one in paired[0])
+        lost = sum(paired[0][one] and not paired[1][one] for one in paired[0])
+        pvalue = float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+        note = f"paired (McNemar): {gained} canaries gained, {lost} lost"
+        # As many gained as lost leaves the rate as it was, though not the canaries.
+        return Change(name, p, q, p_range, q_range, _judge(q - p, pvalue), pvalue, note)
     pvalue = float(stats.fisher_exact([[x, n - x], [y, m - y]]).pvalue)
-    return Change(name, p, q, p_range, q_range, _judge(q - p, pvalue), pvalue, note)
+    return Change(name, p, q, p_range, q_range, _judge(q - p, pvalue), pvalue, "independent (Fisher)")
 
 
 Area = tuple[float | None, float | None, float | None]
@@ -189,7 +234,7 @@ def _cautions(first: Report, second: Report) -> Iterator[str]:
         if one != two:
             yield text
     if first.canary_manifest_hash == second.canary_manifest_hash:
-        yield "the same canaries in both: results are paired, so the tests, which assume independence, are conservative"
+        yield "the same canaries in both: counts are compared canary by canary, AUCs as if independent (conservative)"
 
 
 def _name(report: Report) -> str:

@@ -14,8 +14,10 @@ from memaudit.report.schema import Report
 from tests.report.inputs_for_tests import by_hand, whole_inputs
 
 
-def report_with(hits: int, n: int = 40, fpr: float = 0.01) -> Report:
+def report_with(hits: int, n: int = 40, fpr: float = 0.01, *, seed: int | None = None) -> Report:
+    """A report in which ``hits`` of ``n`` members are detected; other seeds are other canaries."""
     manifest, scores = by_hand([9.0] * hits + [-9.0] * (n - hits), [i / 200 for i in range(120)])
+    manifest = manifest.model_copy(update={"seed": hits if seed is None else seed})
     return build_report(
         AuditInputs(manifest=manifest, scores={"x": scores}, headline_attack="x", target_fpr=fpr)
     )
@@ -34,6 +36,18 @@ def test_counts_are_judged_by_fishers_exact_test() -> None:
     assert change(report_with(20), report_with(2), "TPR (headline)")[0] == "lower"
     assert change(report_with(5), report_with(7), "TPR (headline)")[0] == "within"
     assert change(report_with(5), report_with(5), "TPR (headline)")[0] == "same"
+
+
+def test_the_same_canaries_are_compared_one_by_one() -> None:
+    first, second = report_with(2, seed=0), report_with(9, seed=0)
+    assert change(first, second, "TPR (headline)") == (
+        "higher",
+        pytest.approx(2 / 2**7),
+    )  # seven gained, none lost
+    few = report_with(6, seed=0)
+    assert change(first, few, "TPR (headline)") == ("within", pytest.approx(2 / 2**4))
+    note = compare(first, second).changes[0].note
+    assert note is not None and "7 canaries gained, 0 lost" in note
 
 
 def test_what_one_side_lacks_is_not_measured() -> None:
