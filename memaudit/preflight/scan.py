@@ -21,6 +21,9 @@ WINDOW = 8
 MARGIN = 2
 """Tokens at a secret's edges that a merge with its neighbours may have changed."""
 
+FRAGMENT = 0.5
+"""Share of an excluded canary's tokens in a row from which on the row holds a damaged copy of it."""
+
 State = Literal["whole", "partial_labels", "masked", "cut", "text"]
 
 
@@ -84,6 +87,9 @@ class SurvivalScan:
             if (start, stop) == (0, len(self._ids[canary])):
                 self._record(canary, rows, row, origin)
             else:
+                share = (stop - start) / len(self._ids[canary])
+                if not self._canaries[canary].included and share < FRAGMENT:
+                    continue  # a run of common words, not a copy that should not be there
                 cut[canary, row] = None
                 if self._as_text(rows, canary, row, origin, start, stop):
                     self._see(canary, rows, row, "text", self._prefix(rows, row, origin + start, canary))

@@ -154,7 +154,8 @@ def _columns(trainer: Any, manifest: Manifest) -> Iterator[Finding]:
     for canary in manifest.canaries[:1]:
         columns = dict(canary.metadata.get("columns", {}))
     form = FORMATS.get(manifest.fmt)
-    if form is None or not names or manifest.fmt == "input_ids":
+    # Where the rows hold token ids, those are trained on, whatever other columns lie beside them.
+    if form is None or not names or manifest.fmt == "input_ids" or "input_ids" in names:
         return
     raw = {column for other in FORMATS.values() for column in other.roles.values()} - {
         "input_ids",
