@@ -4,8 +4,9 @@
 
 Makes a virtual environment with opake[auditing]==0.16.1 from PyPI (torch included: minutes, gigabytes), unless
 ``--environment`` names one that has it. Every measurement runs in a fresh process, one thread, in either
-environment, on the same scores and coins; CPU time too, because a shared machine stretches the wall clock. opake's default epsilon_at is its mu-GDP bound; ours at delta > 0 is
-Steinke's certified bound, so its mu-GDP bounds stand beside it.
+environment, on the same scores and coins; CPU time too, because a shared machine stretches the wall clock. opake's
+default epsilon_at is its mu-GDP bound; ours at delta > 0 is Steinke's certified bound, so its mu-GDP bounds stand
+beside it.
 """
 
 from __future__ import annotations

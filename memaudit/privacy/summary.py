@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memaudit.privacy.estimate import make_estimate
-from memaudit.stats.claims import Bound
+from memaudit.stats.claims import DESCRIPTIVE, Bound
 from memaudit.stats.randomization import RandomizationResult
 from memaudit.stats.roc import auc, delong_interval
 
@@ -51,6 +51,7 @@ class PrivacySummary:
             "auc": self.auc,
             "auc_low": self.auc_low,
             "auc_high": self.auc_high,
+            "auc_guarantee": DESCRIPTIVE,
             "caution": CAUTION,
         }
 
