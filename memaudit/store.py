@@ -138,6 +138,11 @@ class SignalStore:
                 removed += self._compact_folder(folder)
         return removed
 
+    @property
+    def n_files(self) -> int:
+        """Number of files, damaged ones included."""
+        return sum(1 for _ in self.path.rglob("*.arrow"))
+
     # Reading
 
     def _folder(self, fingerprint: str) -> Path:
@@ -238,6 +243,8 @@ class SignalStore:
                 keep.add(self._write(fingerprint, _SIGNALS, _signals_table(signals)).name)
             for (fingerprint, kind), values in joined._values.items():
                 keep.add(self._write(fingerprint, kind, _values_table(values)).name)
+            for seen in self._seen.values():
+                seen -= keep  # they hold what other processes wrote and this one may not have read yet
         else:
             keep = {file.name for file, _ in good}
         dead = [file for file in files if file.name not in keep]

@@ -34,6 +34,9 @@ REFERENCED = ("ref", "ratio", "ref_minkpp", "wbc", "ez")
 MIN_DATASET = 16
 """Members and non-members below which no dataset-level test is made."""
 
+MANY_FILES = 64
+"""Files of a signal store above which a run joins them: each batch and each model leaves one."""
+
 Texts = Mapping[str, str] | Sequence[str]
 Labels = Mapping[str, int] | Sequence[int | bool | None] | None
 
@@ -138,6 +141,8 @@ def attack(
         masked_lm=MaskedLM.load(masked_lm) if isinstance(masked_lm, str) else masked_lm,
         store=kept_signals,
     )
+    if kept_signals is not None and opened.rank == 0 and kept_signals.n_files > MANY_FILES:
+        kept_signals.compact()
     kept = {id: label for id, label in known.items() if id in judged}
     settings = {
         "attacks": {one.label: {"source": one.source, **one.parameters} for one in made},

@@ -172,6 +172,17 @@ def test_a_store_that_is_open_sees_what_others_write_and_survives_their_compacti
     assert reader.get_values("generations", ["x"], "other") == {}
 
 
+def test_a_store_that_compacts_still_finds_what_others_wrote_since_it_last_looked(tmp_path: Path) -> None:
+    one, two = SignalStore(tmp_path), SignalStore(tmp_path)
+    one.put_many("m", {"a": make(0)})
+    two.put_many("m", {"b": make(1)})
+    two.put_values("generations", "m", {"x": 1})
+    assert one.compact() == 2 and one.n_files == 2  # the lone file of samples stays as it is
+    assert set(one.get_many(["a", "b"], "m")) == {"a", "b"}
+    assert one.get_values("generations", ["x"], "m") == {"x": 1}
+    assert set(two.get_many(["a", "b"], "m")) == {"a", "b"}
+
+
 def test_clear_errors(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
