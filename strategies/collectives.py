@@ -81,6 +81,9 @@ class Collectives:
             dist.barrier(group=self._group)
 
 
+_PIECE = 1 << 24
+
+
 def fingerprint(tensors: Sequence[Tensor]) -> list[int]:
     """Return two integers that change when a bit of the tensors, or their order, changes.
 
@@ -92,8 +95,9 @@ def fingerprint(tensors: Sequence[Tensor]) -> list[int]:
     modulus = (1 << 61) - 1
     plain = weighted = 0
     for tensor in tensors:
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).to(torch.int64)
-        index = torch.arange(flat.numel(), device=flat.device) % 65_521 + 1
-        plain = (plain * 31 + int(flat.sum())) % modulus
-        weighted = (weighted * 37 + int((flat * index).sum())) % modulus
+        for piece in tensor.detach().contiguous().reshape(-1).view(torch.uint8).split(_PIECE):
+            flat = piece.to(torch.int64)  # eight times the memory: a piece at a time
+            index = torch.arange(flat.numel(), device=flat.device) % 65_521 + 1
+            plain = (plain * 31 + int(flat.sum())) % modulus
+            weighted = (weighted * 37 + int((flat * index).sum())) % modulus
     return [plain, weighted]

@@ -216,7 +216,7 @@ class ModelStrategy:
         return DistributedFacts(
             strategy=self.name,
             world_size=self.world_size,
-            sharded=self.sharded,
+            sharded=self.sharded and local < total,  # on one rank a sharded wrapper holds all
             local_parameters=local,
             total_parameters=total,
             precision="+".join(dtypes) + (f", {autocast} autocast" if autocast else ""),

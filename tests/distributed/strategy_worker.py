@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -72,6 +73,20 @@ def score(strategy: Any, work: list[Any], *, batch: int, reference: bool = False
                 continue
             found.update(zip(chunk, score_batch(forward, [work[i] for i in chunk]), strict=True))
     return dict(strategy.gather(list(found.items())))
+
+
+def engine_scores(strategy: Any, work: list[Any], *, which: str = "target") -> dict[int, list[float]]:
+    """Score by the product's engine; records of ten tokens and more as a shared prefix with a text after it."""
+    from memaudit.engine import AuditEngine
+    from memaudit.probes import Probe
+
+    probes = []
+    for index, (ids, (start, stop)) in enumerate(work):
+        cut = 4 if len(ids) >= 10 and start >= 4 else 0
+        probes.append(Probe(str(index), tuple(ids[cut:]), (start - cut, stop - cut), tuple(ids[:cut])))
+    assert any(probe.prefix_ids for probe in probes), "no record is long enough"
+    signals = AuditEngine(strategy=strategy, max_batch_size=2).score(probes, which).signals
+    return {int(name): found.logprob.tolist() for name, found in signals.items()}
 
 
 def plain_scores(model: nn.Module, work: list[Any]) -> dict[int, list[float]]:
@@ -187,8 +202,11 @@ def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, A
             got = score(strategy, work[:count], batch=size)
             if plain is not None:
                 out[f"scores_{moment}_{name}"] = largest_difference(got, plain_scores(plain, work[:count]))
+        got = engine_scores(strategy, work)
+        if plain is not None:
+            out[f"scores_{moment}_engine"] = largest_difference(got, plain_scores(plain, work))
         if lora:
-            got = score(strategy, work, batch=3, reference=True)
+            got = engine_scores(strategy, work, which="reference")
             if plain is not None:
                 with plain.disable_adapter():
                     want = plain_scores(plain, work)
@@ -282,6 +300,7 @@ def training(
     steps: int = 3,
     accumulation: int = 1,
     at_substeps: bool = False,
+    unstepped: bool = False,
     checkpointing: bool = False,
     precision: str = "no",
 ) -> dict[str, torch.Tensor]:
@@ -306,7 +325,8 @@ def training(
     for step in range(steps):
         for micro in range(accumulation):
             last = micro == accumulation - 1
-            made.micro_step(batch_of(10 * step + micro), last)
+            halfway = functools.partial(between, strategy) if between is not None and unstepped else None
+            made.micro_step(batch_of(10 * step + micro), last, halfway)
             if between is not None and (last or at_substeps):
                 between(strategy)
     assert [m.training for m in made.wrapped.modules()] == flags, "training flags changed"
@@ -331,6 +351,7 @@ def bits(kind: str) -> dict[str, Any]:
         cases["accumulation"] = {"accumulation": 2, "at_substeps": True}
         if not kind.startswith("zero"):
             cases["bf16"] = {"precision": "bf16"}
+            cases["unstepped"] = {"unstepped": True}  # gradients are there, the optimizer has not stepped
     if kind.startswith("tp"):
         cases.pop("lora")
     baseline = training(kind, None)
@@ -362,13 +383,13 @@ def through_trainer(kind: str, framework: str) -> dict[str, Any]:
 
     fresh(7)
     out: dict[str, Any] = {}
-    work = records(5)
+    work = records(7)
     tied = kind != "tp"
 
     def audit(moment: str, trainer: Any) -> None:
         strategy = resolve(trainer)
         plain = consolidated(strategy, tied=tied, lora=False)
-        got = score(strategy, work, batch=2)
+        got = engine_scores(strategy, work)
         if plain is not None:
             key = f"scores_{moment}"
             out[key] = max(out.get(key, 0.0), largest_difference(got, plain_scores(plain, work)))

@@ -120,7 +120,7 @@ def limit_of(kind: str) -> float:
 def test_scores_are_those_of_the_consolidated_model(start: str, kind: str, part: str) -> None:
     result = part_of(start, kind, part)
     scores = {name: value for name, value in result.items() if name.startswith("scores_")}
-    assert len(scores) == (4 if part in INTEGRATIONS else 8), sorted(scores)
+    assert len(scores) == (4 if part in INTEGRATIONS else 10), sorted(scores)
     assert all(value <= limit_of(kind) for value in scores.values()), scores
 
 
@@ -139,7 +139,7 @@ def test_the_wrapper_and_the_shares_are_what_the_case_is_about(start: str, kind:
     share = facts["total_parameters"] / facts["local_parameters"]
     # Norms stay whole under tensor parallelism, and flat parameters are padded.
     assert share == pytest.approx(expected, rel=0.02)
-    assert facts["sharded"] == (shares != 1)
+    assert facts["sharded"] == (expected > 1)
 
 
 @pytest.mark.parametrize(("start", "kind", "part"), [p for p in MODELS if "lora" in p.values[2]])
@@ -156,7 +156,8 @@ def test_consolidated_weights_are_those_given_at_the_start(start: str, kind: str
     assert result["start_changed"] == []
     assert result["none_without_adapter"]
     # The wrapped model alone tells as much as the Accelerator, but ZeRO-3's module does not tell enough.
-    assert result["from_wrapper"] == result["facts"]["strategy"]
+    alone = kind == "ddp" and STARTS[start][0] == 1  # accelerate lists the model without DDP's wrapper
+    assert result["from_wrapper"] == ("ddp" if alone else result["facts"]["strategy"])
     assert "give the DeepSpeedEngine" in result.get("without_engine", "give the DeepSpeedEngine")
 
 
@@ -216,9 +217,10 @@ A strategy says how a model lies on its ranks. `memaudit.strategies.resolve.reso
 wrapper, an `accelerate.Accelerator`, a transformers `Trainer` or a Lightning `Trainer`, and raises `StrategyError`
 where none fits; it never falls back in silence. What it found stands in the report under `distributed`.
 
-- **difference**: largest difference of a target token's log-probability between the audit in the loop and the
-  weights consolidated into one plain model (one record at a time, every row projected). Batch size 1 and 3, uneven
-  lengths, fewer records than ranks, before, between and after training steps.
+- **difference**: largest difference of a target token's log-probability between the audit in the loop (through
+  `AuditEngine`, and by the strategy's forward alone) and the weights consolidated into one plain model (one record
+  at a time, every row projected). Batch sizes 1 to 3, uneven lengths, shared prefixes, fewer records than ranks,
+  before, between and after training steps.
 - **reference**: the same for the pass with adapters off, where the case has LoRA.
 - **gradient norm**: relative difference of per-record squared gradient norms to a plain backward.
 - **generation**: greedy ids equal those of plain decoding, with other prompts on each rank and none on the last.
@@ -236,7 +238,8 @@ BITS_HEAD = """
 
 TAIL = """
 Every limit is checked: 1e-5 (tensor parallel 1e-4), and the training check has a control that loses the random
-state and must be noticed. "raising" is an audit that raises in the middle.
+state and must be noticed. "raising" is an audit that raises in the middle, "unstepped" one between backward and the
+optimizer's step, "accumulation" one between micro-batches.
 
 Not run here: NCCL or any GPU; ZeRO with NVMe; pipeline, context and expert parallelism, for which `resolve()` has no
 strategy.

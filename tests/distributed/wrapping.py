@@ -26,7 +26,8 @@ class Setup:
 
     target: Any
     wrapped: nn.Module
-    micro_step: Callable[[torch.Tensor, bool], float]
+    micro_step: Callable[..., float]
+    """Called with ids, whether the optimizer steps, and what to do between backward and that step."""
 
 
 def build_model(*, tied: bool, lora: bool, dropout: float = 0.1, seed: int = 3) -> nn.Module:
@@ -95,7 +96,7 @@ def _accelerate(kind: str, model: nn.Module, precision: str, accumulation: int) 
     optimizer = torch.optim.SGD(trained(model), lr=0.05, momentum=0.9)
     wrapped, prepared = accelerator.prepare(model, optimizer)
 
-    def micro_step(ids: torch.Tensor, last: bool) -> float:
+    def micro_step(ids: torch.Tensor, last: bool, halfway: Callable[[], None] | None = None) -> float:
         wait: AbstractContextManager[Any] = nullcontext() if last else accelerator.no_sync(wrapped)
         if kind.startswith("zero"):
             wait = nullcontext()
@@ -107,6 +108,8 @@ def _accelerate(kind: str, model: nn.Module, precision: str, accumulation: int) 
                 wrapped.step()
             else:
                 accelerator.backward(loss)
+        if halfway is not None:
+            halfway()
         if last and not kind.startswith("zero"):
             prepared.step()
             prepared.zero_grad()
@@ -160,9 +163,11 @@ def _torch(kind: str, model: nn.Module) -> Setup:
         raise ValueError(f"no set-up is called {kind!r}")
     optimizer = torch.optim.SGD(trained(wrapped), lr=0.05, momentum=0.9, foreach=False)
 
-    def micro_step(ids: torch.Tensor, last: bool) -> float:
+    def micro_step(ids: torch.Tensor, last: bool, halfway: Callable[[], None] | None = None) -> float:
         loss = loss_of(wrapped, ids)
         loss.backward()
+        if halfway is not None:
+            halfway()
         if last:
             optimizer.step()
             optimizer.zero_grad()
