@@ -261,7 +261,7 @@ def _warnings(groups: ScoreGroups, auc: float | None, inverted: bool) -> list[st
     lost = groups.unscored()
     if lost.ids:
         warnings.append(
-            f"{len(lost.ids)} canaries have no score (not a number) and are in no denominator: "
+            f"{len(lost.ids)} of {len(groups.score)} canaries have no score (not a number), in no denominator: "
             f"{some_of(lost.ids, 20)}; "
             "look for masked vocabulary entries, overflow in half precision or empty secrets"
         )
