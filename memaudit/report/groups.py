@@ -38,16 +38,21 @@ class ScoreGroups:
         self.members = self.values(manifest.members)
 
     def values(self, canaries: Sequence[PlacedCanary]) -> Floats:
+        """The scores of some canaries, those that are not a number left out."""
         kept = [self.score[c.id] for c in canaries if not math.isnan(self.score[c.id])]
         return np.asarray(kept, dtype=np.float64)
 
     def tiers(self) -> list[int]:
+        """The repetitions that candidates have, in order."""
         return sorted({c.repetitions for c in self.manifest.canaries if c.role == "candidate"})
 
     def of_tier(self, repetitions: int) -> Floats:
+        """The members' scores of one tier."""
         return self.values([c for c in self.manifest.members if c.repetitions == repetitions])
 
     def unscored(self) -> Unscored:
+        """Count and name the canaries whose score is not a number."""
+
         def lost(canaries: Sequence[PlacedCanary]) -> list[str]:
             return [c.id for c in canaries if math.isnan(self.score[c.id])]
 
@@ -59,6 +64,7 @@ class ScoreGroups:
         return Unscored(n_members=members, n_held_out=held_out, n_controls=controls, ids=ids)
 
     def info(self) -> CalibrationSet:
+        """Say whose scores set the threshold."""
         return CalibrationSet(
             rule="never-inserted controls and candidates that their coin kept out, drawn by the same "
             "generator as "
@@ -71,6 +77,7 @@ class ScoreGroups:
 
 
 def some_of(ids: Sequence[str], most: int = 5) -> str:
+    """Name the first few ids and count the rest."""
     if not ids:
         return "none"
     return ", ".join(ids[:most]) + (f" and {len(ids) - most} more" if len(ids) > most else "")

@@ -36,6 +36,7 @@ _DESIGNS: dict[tuple[int, int, tuple[int, ...]], Profile] = {
 
 
 def profile(manifest: Manifest) -> Profile:
+    """The named design: the manifest's own, or the one that its counts fit."""
     for profile in ("smoke", "routine", "powered"):
         if manifest.profile == profile:
             return profile
@@ -44,6 +45,7 @@ def profile(manifest: Manifest) -> Profile:
 
 
 def canaries(manifest: Manifest) -> CanaryInfo:
+    """How the canaries were drawn and split."""
     generators = Counter(canary.generator for canary in manifest.canaries)
     candidates = sorted({c.generator for c in manifest.canaries if c.role == "candidate"})
     lengths = [len(canary.secret_ids) for canary in manifest.canaries]
@@ -67,6 +69,7 @@ def canaries(manifest: Manifest) -> CanaryInfo:
 
 
 def scope(inputs: AuditInputs, found: Membership) -> AuditScope:
+    """How much was tested."""
     manifest = inputs.manifest
     return AuditScope(
         n_members=len(manifest.members),
@@ -85,6 +88,7 @@ def scope(inputs: AuditInputs, found: Membership) -> AuditScope:
 
 
 def real_records(inputs: AuditInputs, nulls: dict[str, str]) -> RealRecords:
+    """The caller's account of real records, or why there is none."""
     if inputs.real_records is None:
         if not inputs.real_records_reason:
             raise ReportError(
@@ -97,6 +101,7 @@ def real_records(inputs: AuditInputs, nulls: dict[str, str]) -> RealRecords:
 
 
 def privacy(inputs: AuditInputs, nulls: dict[str, str]) -> Privacy:
+    """The caller's bounds, or why there are none."""
     if inputs.privacy is None:
         return Privacy(execution="not_run", reason=inputs.privacy_reason or "not_requested")
     return Privacy(execution="executed", result=jsonable(inputs.privacy, nulls, "privacy.result"))
@@ -142,6 +147,7 @@ def stability(inputs: AuditInputs, groups: ScoreGroups, found: Membership) -> St
 
 
 def provenance(inputs: AuditInputs, digest: str, nulls: dict[str, str]) -> Provenance:
+    """Where the numbers come from."""
     manifest = inputs.manifest
     return Provenance(
         manifest_hash=digest,

@@ -26,6 +26,7 @@ def area(
     calibration: Floats,
     level: float,
 ) -> tuple[float | None, float | None, float | None, str | None]:
+    """Return the AUC with DeLong's limits, or why there is none."""
     if members.size == 0 or calibration.size == 0:
         return None, None, None, "no score on one of the two sides"
     low, high = delong_interval(members, calibration, level)
@@ -36,6 +37,7 @@ def roc(
     members: Floats,
     calibration: Floats,
 ) -> list[RocPoint]:
+    """Return the ROC's points with their simultaneous band; none where a side has no score."""
     if members.size == 0 or calibration.size == 0:
         return []
     band = roc_band(members, calibration)
@@ -61,6 +63,7 @@ def stability(
     fpr: float,
     seed: int,
 ) -> CalibrationStability | None:
+    """Return how far the operating point could move with other controls; None where a side has no score."""
     if members.size == 0 or calibration.size == 0:
         return None
     found = calibration_stability(members, calibration, fpr, seed=seed)
