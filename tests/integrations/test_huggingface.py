@@ -281,7 +281,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(planted: Planted, tmp_
 
     # A first audit after training has begun has no reference, and says so before the next step.
     with pytest.raises(
-        ReferenceModeError, match="at step 4, after training has begun.*no scores from step 0"
+        ReferenceModeError, match=r"at step 4, after training has begun.*no scores from step 0"
     ):
         fit(planted, tmp_path / "late", resume=parts / "checkpoint-4", audit={"every": 2})
     weaker, _ = fit(
@@ -480,7 +480,6 @@ def test_a_second_train_is_audited_anew(planted: Planted, tmp_path: Path) -> Non
 
 
 def test_wrong_inputs_are_told_before_training(planted: Planted, tmp_path: Path) -> None:
-    tokenizer, manifest, records = planted
     trainer = trainer_of(planted, tmp_path)
     for choices, text in [
         ({"target_frp": 0.01}, "unknown audit option"),
