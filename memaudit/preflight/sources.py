@@ -69,7 +69,7 @@ class Source:
             bounded = itertools.islice(self._iterate(), self.max_rows)
             for piece in chunks(bounded, CHUNK):
                 if self.collator is not None:
-                    flat = [from_batch(self.collator(piece), seen)]
+                    flat = [from_batch(self._collate(piece), seen)]
                 elif _is_row(piece[0]):
                     flat = [from_row_list(piece, seen)]
                 else:
@@ -98,8 +98,16 @@ class Source:
             return
         with frozen_randomness():
             for index in indices:
-                batch = self.collator([self.rows[int(index)]])
-                yield from_batch(batch, int(index))
+                yield from_batch(self._collate([self.rows[int(index)]]), int(index))
+
+    def _collate(self, rows: list[Any]) -> Any:
+        assert self.collator is not None
+        try:
+            return self.collator(rows)
+        except Exception as error:  # a collator is anybody's code
+            raise CollatorFailed(
+                f"the collator fails on {len(rows)} rows with the columns {_columns(rows[0])} ({type(error).__name__})"
+            ) from error
 
     @property
     def complete(self) -> bool:
@@ -107,6 +115,14 @@ class Source:
         if self.tokenised_columns():
             return True
         return self.length is not None and self.length <= self.max_rows
+
+
+class CollatorFailed(ConfigurationError):
+    """The trainer's collator raised on its own rows."""
+
+
+def _columns(row: Any) -> str:
+    return ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
 
 
 def _is_row(value: Any) -> bool:

@@ -12,7 +12,7 @@ from memaudit.injection import Rendered, render
 from memaudit.manifest import Manifest, PlacedCanary
 from memaudit.preflight.findings import Finding, ScanCounts
 from memaudit.preflight.scan import SurvivalScan
-from memaudit.preflight.sources import Source
+from memaudit.preflight.sources import CollatorFailed, Source
 
 TEXT_ROWS = 20_000
 """Rows that are decoded to look for secrets as text, where none of their ids was found."""
@@ -50,6 +50,16 @@ def survive(
     try:
         for rows in source.read():
             scan.add(rows)
+        scan = _through_collator(manifest, source, scan, contexts, tokenizer)
+        _as_text(manifest, source, scan, tokenizer)
+    except CollatorFailed as error:
+        finding = Finding(
+            "collator-failed",
+            "error",
+            str(error),
+            "repair the collator, or keep the columns that it needs with remove_unused_columns=False",
+        )
+        return Survival((finding,), ScanCounts(expected=len(members), complete=False), None, {})
     except ConfigurationError as error:
         finding = Finding(
             "no-input-ids",
@@ -58,8 +68,6 @@ def survive(
             "tokenise the data, or keep the columns that the collator needs with remove_unused_columns=False",
         )
         return Survival((finding,), ScanCounts(expected=len(members), missing=len(members)), None, {})
-    scan = _through_collator(manifest, source, scan, contexts, tokenizer)
-    _as_text(manifest, source, scan, tokenizer)
     if max_length is not None:
         scan.presume_cut(_too_long(manifest.members, rendered, max_length))
     counts = scan.counts(complete=source.complete)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def _masks(trainer: Any, manifest: Manifest) -> Iterator[Finding]:
     if (
         getattr(args, "assistant_only_loss", False)
         and isinstance(template, str)
-        and "generation" not in _tags(template)
+        and not _marks_generation(template)
     ):
         yield Finding(
             "no-generation-markers",
@@ -123,9 +124,14 @@ def _masks(trainer: Any, manifest: Manifest) -> Iterator[Finding]:
         )
 
 
-def _tags(template: str) -> str:
-    """Return the text inside the template's statements, where a marker would stand."""
-    return " ".join(part.split("%}")[0] for part in template.split("{%")[1:])
+def _marks_generation(template: str) -> bool:
+    """Whether a chat template has the statement that opens an assistant's content.
+
+    Example:
+        >>> _marks_generation("{%- generation -%}"), _marks_generation("{% if add_generation_prompt %}")
+        (True, False)
+    """
+    return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
 
 def _packing(args: Any) -> Iterator[Finding]:
