@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memaudit.errors import AuditError
+from memaudit.extraction.giving_up import Hopeless, give_up
 
 if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
     from memaudit.strategies.base import Strategy
@@ -103,11 +104,12 @@ def run_rounds(
     strategy: Strategy,
     rounds: Sequence[Round],
     *,
+    hopeless: Hopeless,
     stop_ids: Sequence[int] = (),
     batch_size: int = 32,
     failure_timeout: float = 60.0,
-) -> dict[str, list[int]]:
-    """Run the rounds on the shards and return every task's new token ids, by key, on every rank.
+) -> dict[str, list[int] | None]:
+    """Run the rounds on the shards and return every task's new token ids by key, or None where it was given up.
 
     Every rank calls this with the same rounds. A rank whose generation raises goes on with the calls that
     were planned, so that no other waits for it, and all raise together at the end.
@@ -115,6 +117,7 @@ def run_rounds(
     Args:
         strategy: how the model lies on its ranks.
         rounds: what :func:`plan_rounds` returned.
+        hopeless: whether a task, with its new tokens so far, need not go on.
         stop_ids: ids that end a generation; they and what follows are cut off.
         batch_size: prompts that go through the model together; a round has no more on any rank.
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
@@ -124,25 +127,34 @@ def run_rounds(
     """
     from memaudit.failure import FailureWatch
 
-    rows: list[tuple[str, list[int]]] = []
+    rows: list[tuple[str, list[int] | None]] = []
     failures: list[tuple[int, str]] = []
-    answers: list[tuple[str, list[int]]] = []
+    answers: list[tuple[str, list[int] | None]] = []
     failed: list[tuple[int, str]] = []
     world = {"rank": strategy.rank, "world_size": strategy.world_size}
     with FailureWatch(**world, timeout=failure_timeout) as watch:
         for one in rounds:
             mine = one.by_rank[strategy.record_rank]
+            criteria, given_up = give_up(
+                [(task.key, task.prompt) for task in mine], hopeless, stop_ids=stop_ids
+            )
             try:
                 outputs = strategy.generate(
                     [list(task.prompt) for task in mine],
                     max_new_tokens=one.max_new_tokens,
                     batch_size=batch_size,
+                    stopping_criteria=criteria,
                     **GREEDY,
                 )
                 if len(outputs) != len(mine):
                     raise AuditError(f"{len(mine)} prompts were given and {len(outputs)} answers came back")
                 rows += [
-                    (task.key, _until_stop(output[: task.max_new_tokens], stop_ids))
+                    (
+                        task.key,
+                        None
+                        if task.key in given_up
+                        else _until_stop(output[: task.max_new_tokens], stop_ids),
+                    )
                     for task, output in zip(mine, outputs, strict=True)
                 ]
             except Exception as error:  # the other ranks rely on this one's planned calls

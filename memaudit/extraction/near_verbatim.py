@@ -1,10 +1,9 @@
-"""Near-verbatim verdicts by generation: a few tokens of everything that is open, the rest of what still can
-match."""
+"""Near-verbatim verdicts by generation, each ended as soon as it cannot match any more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memaudit.extraction.decide import Decode, compare, still_possible
@@ -13,9 +12,6 @@ from memaudit.extraction.matching import Match
 
 if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
     from memaudit.strategies.base import Strategy
-
-HEAD = 8
-"""Tokens of the first part: after so many, and the slack, text that is not the suffix is told from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +47,7 @@ class Answers:
 
     answers: tuple[Answer, ...]
     prompts: int
+    given_up: int
     calls: int
 
 
@@ -78,48 +75,41 @@ def answer(
     Raises:
         AuditError: a generation failed on some rank.
     """
-    model = strategy.model
-    stops, positions = stop_ids(model), max_positions(model)
+    of_task: dict[str, list[Question]] = {}
+    for one in questions:
+        of_task.setdefault(one.task, []).append(one)
 
-    def run(work: Sequence[Task]) -> tuple[dict[str, list[int]], int]:
-        rounds = plan_rounds(
-            work, ranks=strategy.record_world, max_batch_size=max_batch_size, max_positions=positions
+    def hopeless(key: str, new: Sequence[int]) -> bool:
+        return not any(
+            still_possible(one.suffix, [*one.known, *new], slack=slack, decode=decode) for one in of_task[key]
         )
-        outputs = run_rounds(
-            strategy, rounds, stop_ids=stops, batch_size=max_batch_size, failure_timeout=failure_timeout
-        )
-        return outputs, len(rounds)
 
-    heads = [replace(task, max_new_tokens=min(HEAD, task.max_new_tokens)) for task in tasks.values()]
-    found, calls = run(heads)
-    # Shorter than asked: the text ended, or no position was left. A task of no position has no output at all.
-    going = {
-        head.key: tasks[head.key]
-        for head in heads
-        if len(found.get(head.key, ())) == head.max_new_tokens < tasks[head.key].max_new_tokens
-    }
-    lost = {
-        index
-        for index, one in enumerate(questions)
-        if one.task in going
-        and not still_possible(one.suffix, [*one.known, *found[one.task]], slack=slack, decode=decode)
-    }
-    wanted = {one.task for index, one in enumerate(questions) if one.task in going and index not in lost}
-    tails = [
-        Task(key, (*task.prompt, *found[key]), task.max_new_tokens - len(found[key]))
-        for key, task in going.items()
-        if key in wanted
-    ]
-    if tails:  # planned from gathered outputs: every rank comes to the same
-        rest, more = run(tails)
-        calls += more
-        found.update({key: [*found[key], *new] for key, new in rest.items()})
+    rounds = plan_rounds(
+        list(tasks.values()),
+        ranks=strategy.record_world,
+        max_batch_size=max_batch_size,
+        max_positions=max_positions(strategy.model),
+    )
+    outputs = run_rounds(
+        strategy,
+        rounds,
+        hopeless=hopeless,
+        stop_ids=stop_ids(strategy.model),
+        batch_size=max_batch_size,
+        failure_timeout=failure_timeout,
+    )
     answers = []
-    for index, one in enumerate(questions):
-        if index in lost:
+    for one in questions:
+        new = outputs.get(one.task, ())  # without a task's output no position was left to generate into
+        if new is None:
             answers.append(Answer(False, None))
             continue
-        output = [*one.known, *found.get(one.task, ())][: len(one.suffix) + slack]
+        output = [*one.known, *new][: len(one.suffix) + slack]
         match = compare(one.suffix, output, slack=slack, decode=decode)
         answers.append(Answer(match.near, match))
-    return Answers(tuple(answers), prompts=len(heads) + len(tails), calls=calls)
+    return Answers(
+        tuple(answers),
+        prompts=sum(len(share) for one_round in rounds for share in one_round.by_rank),
+        given_up=sum(new is None for new in outputs.values()),
+        calls=len(rounds),
+    )

@@ -150,8 +150,8 @@ class GenerationCounts:
         decided: skipped, the signals decide the near-verbatim verdict (see extraction/decide.py).
         generated: answered by a generation.
         not_run: left open because generation was switched off or no strategy was given.
-        prompts: prompts generated from: prefixes with the same continuation share one, and one that can still
-            match after its first tokens is gone on with as a second one.
+        prompts: prompts generated from; fewer than ``generated`` where prefixes share their continuation.
+        given_up: prompts whose generation ended early, since nothing that follows could have matched.
         calls: calls of Strategy.generate on each rank.
     """
 
@@ -161,6 +161,7 @@ class GenerationCounts:
     generated: int
     not_run: int
     prompts: int
+    given_up: int
     calls: int
 
     def to_dict(self) -> dict[str, int]:

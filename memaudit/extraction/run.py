@@ -155,6 +155,7 @@ def extract_all(
         generated=0 if ran is None else len(state.open),
         not_run=len(state.open) if ran is None else 0,
         prompts=0 if ran is None else ran.prompts,
+        given_up=0 if ran is None else ran.given_up,
         calls=0 if ran is None else ran.calls,
     )
     return ExtractionOutcome(
