@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -180,7 +181,7 @@ def _from_pretrained(found: Checkpoint, choice: Loading, strategy: str, folder: 
     """Let transformers load a model whole, and turn what it only warns about into errors."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    options: dict[str, Any] = {"output_loading_info": True}
+    options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # told below
     where = folder or str(found.path)
     if found.kind == "gguf":
         where, options["gguf_file"] = str(found.path.parent), found.path.name
@@ -196,7 +197,8 @@ def _from_pretrained(found: Checkpoint, choice: Loading, strategy: str, folder: 
         if choice.offload_dir is not None:
             options["offload_folder"] = choice.offload_dir
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(where, **options)
+        with _quiet():
+            model, info = AutoModelForCausalLM.from_pretrained(where, **options)
     except ImportError as error:
         raise CheckpointError(f"reading {found.path} needs a library: {_first_line(error)}") from error
     except Exception as error:
@@ -207,6 +209,23 @@ def _from_pretrained(found: Checkpoint, choice: Loading, strategy: str, folder: 
     if strategy != "device-map" and found.kind != "quantised":
         model = model.to(local_device())
     return model.eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' report of what did not fit off the screen: it becomes one error of ours."""
+    from transformers.utils import logging as their_logging
+
+    level = their_logging.get_verbosity()
+    bars = their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity_error()
+    their_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        their_logging.set_verbosity(level)
+        if bars:
+            their_logging.enable_progress_bar()
 
 
 def _require_fit(found: Checkpoint, info: Mapping[str, Any]) -> None:
