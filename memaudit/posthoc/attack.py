@@ -19,6 +19,7 @@ from memaudit.attacks.stack import usable
 from memaudit.attacks.tools import LongTexts, Tools
 from memaudit.errors import ConfigurationError, InputTypeError
 from memaudit.posthoc.membership.backend import Backend
+from memaudit.posthoc.membership.inputs import Groups, Labels, Texts, groups_by_id, labels_by_id, texts_by_id
 from memaudit.posthoc.membership.metrics import length_groups, metrics_of
 from memaudit.posthoc.membership.models import open_backend
 from memaudit.posthoc.membership.pools import Pools, hold_apart
@@ -37,9 +38,6 @@ MIN_DATASET = 16
 MANY_FILES = 64
 """Files of a signal store above which a run joins them: each batch and each model leaves one."""
 
-Texts = Mapping[str, str] | Sequence[str]
-Labels = Mapping[str, int] | Sequence[int | bool | None] | None
-
 
 def attack(
     model: Any,
@@ -49,7 +47,7 @@ def attack(
     attacks: str | Iterable[str | Attack] | None = None,
     tokenizer: Any = None,
     reference: Any = None,
-    groups: Mapping[str, str] | Sequence[str] | None = None,
+    groups: Groups = None,
     nonmembers: Sequence[str] = (),
     members: Sequence[str] = (),
     corpus: Iterable[str] | Sequence[int] | None = None,
@@ -75,8 +73,8 @@ def attack(
         model: a model, Accelerator, Trainer, strategy or backend, or the path of any checkpoint.
         texts: the judged texts, in a list or by id.
         labels: 1 for members, 0 for non-members, in the order of the texts or by id; None where unknown.
-        attacks: names such as ``"loss,mink(ratio=0.1)"``, or attacks; by default all that share the forwards
-            of the texts under the target and the reference.
+        attacks: names such as ``"loss,mink(ratio=0.1),stack"``, or attacks; by default all that share the
+            forwards of the texts under the target and the reference.
         tokenizer: the model's; by default the one beside the checkpoint.
         reference: a reference model or checkpoint; by default the target's adapters off, where it has any.
         groups: the source of each text, by which metrics are split as well.
@@ -103,8 +101,10 @@ def attack(
     Raises:
         ConfigurationError: an attack needs what is not there, or an argument cannot be used.
     """
-    by_id = _texts(texts)
-    known, sources = _labels(labels, by_id), _groups(groups, by_id)
+    by_id = texts_by_id(texts)
+    if attacks is not None and not isinstance(attacks, str):
+        attacks = list(attacks)
+    known, sources = labels_by_id(labels, by_id), groups_by_id(groups, by_id)
     kept_signals = _store(store)
     opened = open_backend(
         model,
@@ -117,7 +117,7 @@ def attack(
         backend=backend,
         **loading,
     )
-    made = _attacks(attacks, opened.has_reference)
+    made = _attacks(_without_stack(attacks), opened.has_reference)
     if not opened.full_distribution and attacks is None:
         made = [one for one in made if not one.requirements.distribution]
     pools = hold_apart(by_id, known, made, Pools(tuple(nonmembers), tuple(members)), seed=seed)
@@ -157,6 +157,10 @@ def attack(
         "held_apart": {"nonmembers": len(tools.nonmembers), "members": len(tools.members)},
         **opened.facts(),
     }
+    if _asks_for_stack(attacks) and not (stack and usable(scored.scores, kept)):
+        raise ConfigurationError(
+            "stack needs stack=True, two attacks, and ten members and ten non-members that all of them score"
+        )
     notes = [*pools.notes, *_both_labels(judged, kept), *_notes(made, tools)]
     sources = {id: one for id, one in sources.items() if id in judged}
     result = _finish(scored, kept, sources, level, stack, seed, settings, notes)
@@ -297,48 +301,17 @@ def _attacks(attacks: str | Iterable[str | Attack] | None, reference: bool) -> l
     return make_all(split_specs(attacks) if isinstance(attacks, str) else attacks)
 
 
-def _texts(texts: Texts) -> dict[str, str]:
-    if isinstance(texts, str):
-        raise InputTypeError("texts is one string; give a list of texts, or texts by id")
-    found = dict(texts) if isinstance(texts, Mapping) else {str(i): text for i, text in enumerate(texts)}
-    wrong = [id for id, text in found.items() if not isinstance(text, str)]
-    if wrong:
-        raise InputTypeError(f"text {wrong[0]} is a {type(found[wrong[0]]).__name__}; give strings")
-    if not found:
-        raise ConfigurationError("there are no texts; give at least one")
-    return found
+def _asks_for_stack(attacks: str | Iterable[str | Attack] | None) -> bool:
+    named = split_specs(attacks) if isinstance(attacks, str) else attacks
+    return named is not None and STACK in [one for one in named if isinstance(one, str)]
 
 
-def _labels(labels: Labels, texts: Mapping[str, str]) -> dict[str, int]:
-    if labels is None:
-        return {}
-    if not isinstance(labels, Mapping):
-        if len(labels) != len(texts):
-            raise ConfigurationError(
-                f"{len(labels)} labels were given for {len(texts)} texts; give one each, or None"
-            )
-        labels = {id: label for id, label in zip(texts, labels, strict=True) if label is not None}
-    strangers = [id for id in labels if id not in texts]
-    if strangers:
-        raise ConfigurationError(
-            f"{len(strangers)} labels have no text, first {strangers[0]}; labels are joined by id"
-        )
-    wrong = [id for id, label in labels.items() if label not in (0, 1)]
-    if wrong:
-        raise ConfigurationError(
-            f"label of {wrong[0]} is {labels[wrong[0]]!r}; give 1 (member) or 0 (non-member)"
-        )
-    return {id: int(label) for id, label in labels.items()}
-
-
-def _groups(groups: Mapping[str, str] | Sequence[str] | None, texts: Mapping[str, str]) -> dict[str, str]:
-    if groups is None:
-        return {}
-    if isinstance(groups, Mapping):
-        return {id: str(one) for id, one in groups.items() if id in texts}
-    if len(groups) != len(texts):
-        raise ConfigurationError(f"{len(groups)} groups were given for {len(texts)} texts; give one each")
-    return {id: str(one) for id, one in zip(texts, groups, strict=True)}
+def _without_stack(attacks: str | Iterable[str | Attack] | None) -> list[str | Attack] | None:
+    """Leave the stack out: it is made of the others' scores."""
+    if attacks is None:
+        return None
+    named: Iterable[str | Attack] = split_specs(attacks) if isinstance(attacks, str) else attacks
+    return [one for one in named if not (isinstance(one, str) and one == STACK)]
 
 
 def _store(store: SignalStore | str | Path | None) -> SignalStore | None:

@@ -276,3 +276,85 @@ def test_a_reference_or_tokenizer_of_another_vocabulary_is_refused(
 def test_a_text_with_both_labels_is_said(model: Any, tokenizer: Any) -> None:
     result = attack(model, [*TEXTS, TEXTS[0]], [*LABELS, 0], attacks="loss", tokenizer=tokenizer)
     assert any("1 texts are labelled member and non-member alike" in note for note in result.notes)
+
+
+def test_a_damaged_file_of_the_store_is_scored_again(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"attacks": "loss", "tokenizer": tokenizer, "store": tmp_path / "store"}
+    first = attack(model, TEXTS, max_batch_size=8, **options)
+    files = sorted((tmp_path / "store").rglob("*.arrow"))
+    assert len(files) == 3
+    files[1].write_bytes(files[1].read_bytes()[:-100])
+    again = attack(model, TEXTS, max_batch_size=8, **options)
+    assert (again.cost.forwarded, again.cost.reused) == (8, 16)
+    assert again.scores["loss"] == pytest.approx(first.scores["loss"], abs=1e-6)
+    assert attack(model, TEXTS, **options).cost.forwarded == 0
+
+
+def test_models_whose_state_cannot_be_shared_get_prefix_and_text_together(tokenizer: Any) -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    torch.manual_seed(0)
+    config = MambaConfig(vocab_size=512, hidden_size=32, num_hidden_layers=2, state_size=4)
+    model = MambaForCausalLM(config).eval()
+    pool = sample_text(1, seed=9)
+    result = attack(
+        model, TEXTS[:6], attacks="recall(n_shots=1)", tokenizer=tokenizer, nonmembers=pool, max_length=256
+    )
+    plain = Plain(model, tokenizer)
+    prefix = tokenizer(pool[0])["input_ids"]
+    expected = [plain.nll(text, prefix) / plain.nll(text) for text in TEXTS[:6]]
+    assert list(result.scores["recall(n_shots=1)"].values()) == pytest.approx(expected, abs=1e-4)
+    assert result.cost.prefix_tokens_saved == 0
+
+
+def test_paths_of_checkpoints_and_device_maps(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = str(tmp_path / "model")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    options: dict[str, Any] = {"attacks": "loss,recall(n_shots=1)", "nonmembers": TEXTS[:1]}
+    expected = attack(model, TEXTS, tokenizer=tokenizer, **options)
+    by_path = attack(folder, TEXTS, strategy="single", **options)
+    places = dict.fromkeys(["model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"], "cpu")
+    places |= {"model.layers.0": "disk", "model.layers.1": "cpu"}
+    spread = AutoModelForCausalLM.from_pretrained(folder, device_map=places, offload_folder=tmp_path / "disk")
+    by_map = attack(spread, TEXTS, **options)  # the tokenizer beside the checkpoint is found by its name
+    assert (by_path.settings["strategy"], by_map.settings["strategy"]) == ("single", "device_map")
+    for found in (by_path, by_map):
+        for name, column in expected.scores.items():
+            assert found.scores[name] == pytest.approx(column, abs=1e-5)
+    with pytest.raises(ConfigurationError, match="loading options"):
+        attack(folder, TEXTS, attacks="loss", no_such_option=1)
+
+
+def test_a_third_partys_attack_may_ask_for_texts_of_its_own(model: Any, tokenizer: Any) -> None:
+    from collections.abc import Mapping
+    from dataclasses import dataclass
+
+    from memaudit.attacks import Attack, Needs, Record, Variant, View
+    from memaudit.attacks.tools import Tools
+
+    @dataclass(frozen=True, kw_only=True)
+    class Upper(Attack):
+        name = "upper_of_a_third_party"
+        needs = Needs(variants=True)
+
+        def variants(self, record: Record, tools: Tools) -> Mapping[str, Variant]:
+            return {"text": record.variant, "upper": tools.variant(record.text.upper())}
+
+        def score(self, view: View) -> float:
+            return float(view.signals.logprob.mean() - view.target["upper"].logprob.mean())
+
+    result = attack(model, TEXTS[:5], attacks=[Upper(), "loss"], tokenizer=tokenizer)
+    plain = Plain(model, tokenizer)
+    expected = [plain.nll(text.upper()) - plain.nll(text) for text in TEXTS[:5]]
+    assert list(result.scores["upper_of_a_third_party"].values()) == pytest.approx(expected, abs=1e-4)
+    assert result.cost.forwarded == 10 and result.cost.saved_by_sharing == 5
+
+
+def test_the_stack_by_name(model: Any, tokenizer: Any) -> None:
+    result = attack(model, TEXTS, LABELS, attacks="loss,mink,stack", tokenizer=tokenizer)
+    assert set(result.scores) == {"loss", "mink", "stack"} and result.stacked is not None
+    with pytest.raises(ConfigurationError, match="stack needs"):
+        attack(model, TEXTS[:8], LABELS[:8], attacks="loss,mink,stack", tokenizer=tokenizer)
