@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memaudit.errors import ConfigurationError
-from memaudit.stats.arrays import as_scores
+from memaudit.stats.arrays import as_scores, has_repeats
 
 
 def as_identifiers(values: Any, name: str) -> NDArray[np.int64]:
@@ -25,7 +25,7 @@ def as_identifiers(values: Any, name: str) -> NDArray[np.int64]:
         raise ConfigurationError(f"{name} have shape {array.shape}; give a one-dimensional array of integers")
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ConfigurationError(f"{name} are of type {array.dtype}; give integers")
-    if np.unique(array).size != array.size:
+    if has_repeats(array):
         raise ConfigurationError(f"{name} repeat an identifier; give every canary once")
     return array.astype(np.int64)
 

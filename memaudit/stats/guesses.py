@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memaudit.errors import ConfigurationError
-from memaudit.stats.arrays import Bools, as_coins, as_scores
+from memaudit.stats.arrays import Bools, as_coins, as_scores, has_repeats
 
 Pair = tuple[int, int]
 
@@ -137,7 +137,7 @@ def ranking(scores: Any, ids: Any = None) -> NDArray[np.intp]:
     names = np.asarray(ids)
     if names.shape != values.shape:
         raise ConfigurationError(f"{values.size} scores and {names.size} ids; give one id per score")
-    if np.unique(names).size != names.size:
+    if has_repeats(names):
         raise ConfigurationError("an id occurs twice; give every canary an id of its own")
     return np.lexsort((names, values))
 
