@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
 from memaudit.attacks.base import TEXT, Attack, View
-from memaudit.attacks.registry import make_all, names
+from memaudit.attacks.registry import is_built_in, make, make_all, names
 from memaudit.errors import ConfigurationError
 from memaudit.signals import TokenSignals
 
@@ -14,21 +15,27 @@ DEFAULT = ("ref_minkpp", "minkpp", "mink", "ref", "ratio", "loss", "zlib", "wbc"
 
 
 def canary_attacks(*, reference: bool, texts: bool = True) -> list[str]:
-    """Return the names of the default attacks that can run with what there is.
+    """Return the names of the attacks that can run on canaries with what there is: ours, then third parties'.
 
     Args:
         reference: whether a reference model's signals exist.
         texts: whether the secrets' texts are at hand.
 
+    Raises:
+        ConfigurationError: an installed third party's attack cannot be imported.
+
     Example:
-        >>> canary_attacks(reference=False)
+        >>> canary_attacks(reference=False)[:6]
         ['minkpp', 'mink', 'loss', 'zlib', 'gapk', 'surp']
     """
     usable = []
-    for attack in make_all(DEFAULT):
-        needs = attack.requirements
+    for name in (*DEFAULT, *(name for name in names() if not is_built_in(name))):
+        needs = make(name).requirements
+        beyond = [one.name for one in fields(needs) if one.name not in ("text", "reference", "distribution")]
+        if any(getattr(needs, one) for one in beyond):
+            continue
         if (reference or not needs.reference) and (texts or not needs.text):
-            usable.append(attack.name)
+            usable.append(name)
     return usable
 
 

@@ -53,6 +53,11 @@ def names() -> list[str]:
     return [*_BUILT_IN, *sorted(others - set(_BUILT_IN))]
 
 
+def is_built_in(name: str) -> bool:
+    """Whether an attack is one of ours."""
+    return name in _BUILT_IN
+
+
 def register(cls: type[Attack]) -> type[Attack]:
     """Register an attack under its ``name`` in this process; usable as a decorator.
 

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from memaudit.attacks import Attack, View, make, make_all, names, register, registry
+from memaudit.attacks import Attack, View, canary_attacks, make, make_all, names, register, registry
 from memaudit.errors import ConfigurationError
 
 
@@ -61,6 +61,7 @@ def test_a_third_partys_attack_by_registration_and_by_entry_point(monkeypatch: p
     register(Lowest)
     register(Lowest)  # twice is the same class
     assert make("lowest_of_a_third_party(scale=2.0)").label == "lowest_of_a_third_party(scale=2.0)"
+    assert "lowest_of_a_third_party" in canary_attacks(reference=False)
     with pytest.raises(ConfigurationError, match="taken"):
         register(type("Loss", (Lowest,), {"name": "loss"}))
     monkeypatch.setattr(registry, "_registered", {})
