@@ -19,7 +19,9 @@ def test_list_names_every_file_with_what_it_is_for(capsys: pytest.CaptureFixture
     assert main(["launch", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     folder = Path(launch_files.__file__).parent
-    assert [line.split()[0] for line in lines] == sorted(path.name for path in folder.glob("*.yaml"))
+    assert [line.split()[0] for line in lines] == sorted(
+        path.name for path in folder.iterdir() if path.suffix in (".yaml", ".sbatch")
+    )
     assert all(len(line.split()) > 3 for line in lines)
 
 
