@@ -64,6 +64,14 @@ def test_words_are_cut_with_their_spaces_and_it_is_said(tmp_path: Path) -> None:
     assert found.notes == ("1 of 4 texts were cut to their first 2 words",)
 
 
+def test_spaces_that_were_put_between_words_are_counted_and_taken_out(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    path.write_text(json.dumps({"text": "吾輩 は 猫 で ある", "label": 1}))
+    found = read_texts(str(path), text_length=3, spaced=False, unspace=True)
+    assert found.texts == {"0": "吾輩は猫"}
+    assert found.notes[-1] == "the spaces between words were taken out of the texts"
+
+
 def test_ids_limits_and_pools(tmp_path: Path) -> None:
     path = write(tmp_path, "jsonl")
     assert list(read_texts(path, id_column="text", label_column=None, limit=2).texts) == [
@@ -164,7 +172,7 @@ def test_fast_mia_configurations_are_read_as_they_are(
     assert (run.max_batch_size, run.output_dir) == (4, "./out")
     assert run.data == {
         "path": "./data/sample_data.csv", "format": "csv", "text_column": "input", "label_column": "label",
-        "text_length": 64, "spaced": False,
+        "text_length": 64, "spaced": False, "unspace": True,
     }  # fmt: skip
     assert [one.label for one in run.attacks] == [
         "loss",

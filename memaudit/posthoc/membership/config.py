@@ -156,6 +156,8 @@ def _data(run: FastMiaRun, data: Mapping[str, Any]) -> None:
             run.data[known[key]] = value
         else:
             _ignore(run, f"data.{key}")
+    if run.data.get("spaced") is False:
+        run.data["unspace"] = True  # Fast-MIA has its users put spaces between the words of such a language
 
 
 def _method(run: FastMiaRun, method: Any, where: str, corpus: bool, masked_lm: bool) -> None:

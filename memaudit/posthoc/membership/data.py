@@ -52,6 +52,7 @@ def read_texts(
     split: str | None = None,
     text_length: int | None = None,
     spaced: bool = True,
+    unspace: bool = False,
     limit: int | None = None,
 ) -> LabelledTexts:
     """Read labelled texts.
@@ -67,6 +68,8 @@ def read_texts(
         split: of a hub dataset; by default the one that its name and ``text_length`` imply, or train.
         text_length: words to keep of each text (characters where words are not spaced); None keeps all.
         spaced: whether words are separated by spaces.
+        unspace: the spaces were put between the words of an unspaced language beforehand, as Fast-MIA asks for;
+            words are counted by them, then they are taken out of the text.
         limit: rows to read at most.
 
     Raises:
@@ -107,11 +110,15 @@ def read_texts(
             groups[id] = str(row[group_column])
     notes: tuple[str, ...] = ()
     if text_length is not None:
-        cut = {id: first_words(text, text_length, spaced) for id, text in texts.items()}
+        by_spaces = spaced or unspace
+        cut = {id: first_words(text, text_length, by_spaces) for id, text in texts.items()}
         shorter = sum(cut[id] != texts[id] for id in texts)
-        unit = "words" if spaced else "characters"
+        unit = "words" if by_spaces else "characters"
         notes = (f"{shorter} of {len(texts)} texts were cut to their first {text_length} {unit}",)
         texts = cut
+    if unspace:
+        texts = {id: "".join(text.split()) for id, text in texts.items()}
+        notes += ("the spaces between words were taken out of the texts",)
     return LabelledTexts(texts=texts, labels=labels, groups=groups, notes=notes)
 
 
