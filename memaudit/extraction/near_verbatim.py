@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memaudit.extraction.decide import Decode, compare, still_possible
 from memaudit.extraction.generated import Task, max_positions, plan_rounds, run_rounds, stop_ids
+from memaudit.extraction.giving_up import Hopeless
 from memaudit.extraction.matching import Match
 
 if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
     from memaudit.strategies.base import Strategy
+
+
+HEAD = 12
+"""New tokens after which what goes on is put together anew: by then most of what does not match is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +89,47 @@ def answer(
             still_possible(one.suffix, [*one.known, *new], slack=slack, decode=decode) for one in of_task[key]
         )
 
-    rounds = plan_rounds(
-        list(tasks.values()),
-        ranks=strategy.record_world,
-        max_batch_size=max_batch_size,
-        max_positions=max_positions(strategy.model),
-    )
-    outputs = run_rounds(
-        strategy,
-        rounds,
-        hopeless=hopeless,
-        stop_ids=stop_ids(strategy.model),
-        batch_size=max_batch_size,
-        failure_timeout=failure_timeout,
-    )
+    def run(work: Sequence[Task], ends: Hopeless) -> tuple[dict[str, list[int] | None], int]:
+        rounds = plan_rounds(
+            work,
+            ranks=strategy.record_world,
+            max_batch_size=max_batch_size,
+            max_positions=max_positions(strategy.model),
+        )
+        found = run_rounds(
+            strategy,
+            rounds,
+            hopeless=ends,
+            stop_ids=stop_ids(strategy.model),
+            batch_size=max_batch_size,
+            failure_timeout=failure_timeout,
+        )
+        return found, len(rounds)
+
+    heads = [replace(task, max_new_tokens=min(HEAD, task.max_new_tokens)) for task in tasks.values()]
+    outputs, calls = run(heads, hopeless)
+    # A batch lasts as long as its last row, so the few that can still match go on in batches of their own.
+    tails = []
+    for head in heads:
+        task, new = tasks[head.key], outputs.get(head.key)
+        if new is None or len(new) < head.max_new_tokens or len(new) == task.max_new_tokens:
+            continue  # given up, ended by itself, or whole
+        if hopeless(head.key, new):
+            outputs[head.key] = None
+        else:
+            tails.append(Task(task.key, (*task.prompt, *new), task.max_new_tokens - len(new)))
+    starts = {task.key: outputs[task.key] or [] for task in tails}
+    if tails:  # planned from gathered outputs: every rank comes to the same
+
+        def later(key: str, new: Sequence[int]) -> bool:
+            return hopeless(key, [*starts[key], *new])
+
+        rest, more = run(tails, later)
+        calls += more
+        outputs.update({key: new if new is None else [*starts[key], *new] for key, new in rest.items()})
     answers = []
     for one in questions:
-        new = outputs.get(one.task, ())  # without a task's output no position was left to generate into
+        new = outputs.get(one.task, [])  # without a task's output no position was left to generate into
         if new is None:
             answers.append(Answer(False, None))
             continue
@@ -109,7 +138,7 @@ def answer(
         answers.append(Answer(match.near, match))
     return Answers(
         tuple(answers),
-        prompts=sum(len(share) for one_round in rounds for share in one_round.by_rank),
+        prompts=len(heads),
         given_up=sum(new is None for new in outputs.values()),
-        calls=len(rounds),
+        calls=calls,
     )

@@ -150,8 +150,8 @@ class GenerationCounts:
         decided: skipped, the signals decide the near-verbatim verdict (see extraction/decide.py).
         generated: answered by a generation.
         not_run: left open because generation was switched off or no strategy was given.
-        prompts: prompts generated from; fewer than ``generated`` where prefixes share their continuation.
-        given_up: prompts whose generation ended early, since nothing that follows could have matched.
+        prompts: texts generated; fewer than ``generated`` where prefixes share their continuation.
+        given_up: texts whose generation ended early, since nothing that follows could have matched.
         calls: calls of Strategy.generate on each rank.
     """
 

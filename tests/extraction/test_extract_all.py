@@ -86,7 +86,7 @@ def test_prefixes_that_share_their_continuation_share_a_generation(regurgitator:
     )
     open_pairs = found.counts.generated
     assert open_pairs == 4 * found.counts.prompts  # all four fractions are four tokens
-    assert sum(n for n, _ in strategy.asked) == found.counts.prompts
+    assert sum(n for n, _ in strategy.asked) >= found.counts.prompts
     assert len(strategy.asked) == found.counts.calls
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_match_any_more_is_given_up(regurgitator: Regurgitator) -> N
         never, {name: regurgitator.signals[name] for name in never}, strategy=strategy, fractions=(0.25,)
     )
     assert found.counts.generated == found.counts.prompts == found.counts.given_up == 8
-    assert steps < 12 + SLACK - 1 == strategy.asked[0][1]
+    assert len(strategy.asked) == 1 and steps < 12 + SLACK - 1
     hook.remove()
     assert not any(record.regurgitated for record in found.by_id.values())
 
