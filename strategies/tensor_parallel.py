@@ -67,8 +67,13 @@ class TensorParallelStrategy(ModelStrategy):
     def gradient_norms(
         self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
     ) -> list[float]:
-        """Return each record's squared gradient norm: every rank runs the same backward on its shards."""
+        """Return each record's squared gradient norm: every rank runs the same backward on its shards.
+
+        Raises:
+            StrategyError: adapters lie in pieces of which no tensor says so.
+        """
         check_spans(input_ids, spans)
+        self._refuse_pieces("gradient norms")
         sharding.reshard(self._outer)  # so that the parameters met below are the shards
         shares: list[float] = []
         with (
@@ -83,9 +88,26 @@ class TensorParallelStrategy(ModelStrategy):
         return self._collectives.sum(shares)
 
     def consolidate(self) -> dict[str, Tensor]:
-        """Return the full state dict on rank 0, gathered one tensor at a time."""
+        """Return the full state dict on rank 0, gathered one tensor at a time.
+
+        Raises:
+            StrategyError: adapters lie in pieces of which no tensor says so.
+        """
+        self._refuse_pieces("the consolidated weights")
         sharding.reshard(self._outer)
         return sharding.full_state(self._model)
+
+    def _refuse_pieces(self, wanted: str) -> None:
+        """Raise where PEFT sized plain adapter weights by this rank's part of a layer: their shards are unknown."""
+        for path, module in self._model.named_modules():
+            weight = getattr(getattr(module, "base_layer", None), "weight", None)
+            split = isinstance(weight, DTensor) and not all(p.is_replicate() for p in weight.placements)
+            adapters = [p for name, p in module.named_parameters() if not name.startswith("base_layer")]
+            if split and any(not isinstance(parameter, DTensor) for parameter in adapters):
+                raise StrategyError(
+                    f"the adapter on {path} lies in pieces beside a tensor-parallel weight, of which no tensor says "
+                    f"so; {wanted} cannot be had. Scores and the reference can; for the rest use FSDP2 or ZeRO-3"
+                )
 
     def _counts(self) -> tuple[int, int]:
         sharding.reshard(self._outer)

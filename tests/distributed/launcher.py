@@ -88,6 +88,11 @@ def torchrun(
                 os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             returncode = None
+        except BaseException:  # an interrupted test leaves no ranks behind
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
         seconds = time.monotonic() - started
         return Finished(returncode, seconds, output, tuple(_rank_logs(Path(logs), ranks)))
 

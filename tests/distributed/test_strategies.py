@@ -27,14 +27,14 @@ STARTS: dict[str, tuple[int, dict[str, str]]] = {
             "fsdp1": "tied+untied_lora+bits+lightning+huggingface",
             "fsdp2": "tied+untied_lora+bits+lightning+huggingface",
             "tp": "untied+bits+lightning",
-            "tp_plan": "untied+bits",
-            "resolve": "bare",
+            "tp_plan": "untied",
+            "resolve": "bare+tp_lora",
         },
     ),
     "DeepSpeed, 2 ranks": (
         2,
         {
-            "zero1": "untied+bits+huggingface+lightning",
+            "zero1": "untied+huggingface+lightning",
             "zero2": "tied_lora+bits+huggingface+lightning",
             "zero3": "tied+untied_lora+bits+huggingface+lightning",
             "zero2_offload": "tied",
@@ -47,7 +47,7 @@ STARTS: dict[str, tuple[int, dict[str, str]]] = {
             "ddp": "untied",
             "fsdp1": "tied",
             "fsdp2": "untied_lora",
-            "hsdp1": "tied+bits",
+            "hsdp1": "tied",
             "hsdp2": "untied_lora+bits",
             "tp_fsdp2": "untied+bits",
             "dp_tp": "untied",
@@ -106,7 +106,7 @@ PARTS = [
     for kind, parts in work.items()
     for part in parts.split("+")
 ]
-MODELS = [p for p in PARTS if p.values[2] not in ("bits", "bare")]
+MODELS = [p for p in PARTS if p.values[2] not in ("bits", "bare", "tp_lora")]
 ACCELERATE = [p for p in MODELS if p.values[2] not in INTEGRATIONS]
 BITS = [p for p in PARTS if p.values[2] == "bits"]
 
@@ -159,6 +159,12 @@ def test_consolidated_weights_are_those_given_at_the_start(start: str, kind: str
     alone = kind == "ddp" and STARTS[start][0] == 1  # accelerate lists the model without DDP's wrapper
     assert result["from_wrapper"] == ("ddp" if alone else result["facts"]["strategy"])
     assert "give the DeepSpeedEngine" in result.get("without_engine", "give the DeepSpeedEngine")
+
+
+def test_adapters_beside_tensor_parallel_weights_are_scored_and_not_consolidated() -> None:
+    result = part_of("replicated and sharded, 2 ranks", "resolve", "tp_lora")
+    assert max(result["scores"], result["reference"]) <= TENSOR_PARALLEL_LIMIT < result["moved"]
+    assert "lies in pieces" in result["consolidate"] and "lies in pieces" in result["gradient_norms"]
 
 
 def test_bare_models_in_a_group_are_compared_and_fallbacks_refused() -> None:
@@ -274,7 +280,7 @@ def test_the_table_is_written() -> None:
         assert not failure, failure
         for kind, parts in work.items():
             for part in parts.split("+"):
-                if part == "bare":
+                if kind == "resolve":
                     continue
                 result = found[kind][part]
                 if part == "bits":
