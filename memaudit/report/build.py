@@ -116,6 +116,7 @@ def build_report(inputs: AuditInputs) -> Report:
         warnings.append(
             "no reference: the scores are not calibrated against the model before fine-tuning (weaker)"
         )
+    warnings += sections.shift_warnings(records)
     return Report(
         tool_version=memaudit.__version__,
         created_at=created,

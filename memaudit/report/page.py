@@ -224,12 +224,31 @@ def _real(report: Report) -> list[tuple[str, str]]:
         ),
         ("Compared with", found.comparison_population or "nothing"),
     ]
+    emitted = (found.model_extra or {}).get("verbatim")
+    if isinstance(emitted, dict) and isinstance(emitted.get("n_verbatim_by_prefix"), dict):
+        for fraction, hits in emitted["n_verbatim_by_prefix"].items():
+            what = f"Verbatim after {percent(float(fraction))} of the record"
+            rows.append((what, f"{number(hits)} of {number(emitted.get('n'))}"))
     tests = found.set_level if isinstance(found.set_level, dict) else {}
-    for test, by_attack in tests.items():
-        for attack, one in by_attack.items() if isinstance(by_attack, dict) else ():
-            if isinstance(one, dict) and isinstance(one.get("pvalue"), int | float):
-                rows.append((f"{test.replace('_', ' ')}, {attack}", f"p = {one['pvalue']:.3g}"))
+    for test, result in tests.items():
+        if isinstance(result, str):
+            rows.append((_label(test), result))
+        elif isinstance(result, dict) and "pvalue" in result:
+            rows.append((_label(test), _test_words(result)))
+        elif isinstance(result, dict):
+            rows += [
+                (f"{_label(test)}, {attack}", _test_words(one))
+                for attack, one in result.items()
+                if isinstance(one, dict)
+            ]
     return rows
+
+
+def _test_words(result: dict[str, Any]) -> str:
+    words = [f"p = {number(result.get('pvalue'))}"]
+    if result.get("auc") is not None:
+        words.append(f"AUC {number(result['auc'])}")
+    return ", ".join(words)
 
 
 def _cost(report: Report) -> list[tuple[str, str]]:

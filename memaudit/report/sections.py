@@ -28,6 +28,8 @@ from memaudit.report.schema.membership import Membership
 from memaudit.stats.stability import calibration_stability
 from memaudit.stats.thresholds import conformal_pvalues
 
+SHIFT_SIGNIFICANCE = 0.05
+
 _DESIGNS: dict[tuple[int, int, tuple[int, ...]], Profile] = {
     (8, 16, (1,)): "smoke",
     (32, 100, (1, 4, 16)): "routine",
@@ -98,6 +100,19 @@ def real_records(inputs: AuditInputs, nulls: dict[str, str]) -> RealRecords:
     return RealRecords.model_validate(
         {"execution": "executed", **jsonable(inputs.real_records, nulls, "real_records")}
     )
+
+
+def shift_warnings(records: RealRecords) -> list[str]:
+    """Warn where training and held-out records differ without the model: what then differs is not membership."""
+    tests = records.set_level if isinstance(records.set_level, dict) else {}
+    blind = tests.get("blind_baseline")
+    pvalue = blind.get("pvalue") if isinstance(blind, dict) else None
+    if isinstance(pvalue, int | float) and pvalue <= SHIFT_SIGNIFICANCE:
+        return [
+            f"training and held-out records are told apart without the model (p = {pvalue:.2g}): they differ in "
+            "their contents, so the set-level tests say nothing about membership"
+        ]
+    return []
 
 
 def privacy(inputs: AuditInputs, nulls: dict[str, str]) -> Privacy:

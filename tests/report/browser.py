@@ -13,6 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -35,6 +37,12 @@ def require_chromium() -> tuple[str, str]:
     Raises:
         RuntimeError: it is not there and cannot be installed.
     """
+    # Several test processes may come here at once, and the package manager has one lock.
+    with FileLock(Path(tempfile.gettempdir()) / "memaudit-chromium.lock"):
+        return _require()
+
+
+def _require() -> tuple[str, str]:
     found = _find()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

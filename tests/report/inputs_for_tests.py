@@ -113,7 +113,12 @@ def whole_inputs(**changes: Any) -> AuditInputs:
             "n_train_sampled": 4,
             "comparison_population": "held_out",
             "exact_dup_rate": 0.25,
-            "set_level": {"mann_whitney": {"loss": {"pvalue": 0.04}}},
+            "set_level": {
+                "assumption": "one distribution",
+                "blind_baseline": {"auc": 0.9, "pvalue": 0.003},
+                "mann_whitney": {"loss": {"pvalue": 0.04}},
+            },
+            "verbatim": {"n": 4, "n_verbatim_by_prefix": {"0.25": 1, "0.5": 2}},
             "ranked": [{"hash": "ab", "score": 1.0}],
         },
         timeline=[

@@ -176,6 +176,18 @@ def test_several_seeds_add_procedure_variance() -> None:
     assert build_report(whole_inputs(seeds=(0,))).stability is None
 
 
+def test_a_shift_between_the_sets_voids_the_set_level_tests() -> None:
+    report = build_report(whole_inputs())
+    assert any("told apart without the model (p = 0.003)" in text for text in report.audit_warnings)
+    page = html(report)
+    for words in ("Blind baseline", "p = 0.003, AUC 0.9", "Verbatim after 50% of the record", "2 of 4"):
+        assert words in page
+    calm = {"set_level": {"blind_baseline": {"pvalue": 0.5}}}
+    assert not any(
+        "told apart" in text for text in build_report(whole_inputs(real_records=calm)).audit_warnings
+    )
+
+
 def test_profiles_are_those_of_the_design() -> None:
     assert build_report(example_inputs()).audit_profile == "routine"  # 32 candidates and 100 controls
     manifest, scores = by_hand([1.0], [0.0])
