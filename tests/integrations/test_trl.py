@@ -182,7 +182,7 @@ def test_a_secret_that_the_loss_leaves_out_ends_training_before_its_first_step(
     planted: Planted, tmp_path: Path
 ) -> None:
     """Members planted in the prompt by hand, under a loss on the completion: nothing would be memorised."""
-    tokenizer, manifest, _ = planted
+    manifest = planted[1]
     rows = pairs(12, seed=0)
     for canary in manifest.members:
         rows += [{"prompt": f"Repeat: {canary.secret}\n", "completion": "Yes."}] * canary.repetitions
