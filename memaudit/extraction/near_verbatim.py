@@ -85,7 +85,8 @@ def answer(
         of_task.setdefault(one.task, []).append(one)
 
     def hopeless(key: str, new: Sequence[int]) -> bool:
-        return not any(
+        # A text that is whole is judged, however long its batch goes on: an answer must not depend on company.
+        return len(new) < tasks[key].max_new_tokens and not any(
             still_possible(one.suffix, [*one.known, *new], slack=slack, decode=decode) for one in of_task[key]
         )
 
