@@ -108,7 +108,9 @@ def audit(
             dtype=dtype,
             trust_pickle=trust_pickle,
             offload_dir=offload_dir,
-            max_memory={int(key) if key.isdigit() else key: value for key, value in (max_memory or {}).items()},
+            max_memory={
+                int(key) if key.isdigit() else key: value for key, value in (max_memory or {}).items()
+            },
         ),
         options=AuditOptions(
             ref=ref,
@@ -149,9 +151,11 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     from memaudit.errors import ConfigurationError
 
     try:
-        return tuple(int(part) for part in text.strip("[]").split(","))
+        raise ConfigurationError(f"seeds {text!r}; give whole numbers such as 0,1,2") from error
     except ValueError as error:
-        raise ConfigurationError(f"seeds {text!r}; give whole numbers separated by commas, for example 0,1,2") from error
+        raise ConfigurationError(
+            f"seeds {text!r}; give whole numbers separated by commas, for example 0,1,2"
+        ) from error
 
 
 def _say(request: object, outcome: object) -> None:

@@ -43,8 +43,10 @@ def merge(
         below = [places[0] / task.folder for task in sweep.checkpoints]
         shared = shared or places[0] / sweep.store
     elif len(places) == 1 and not below:
-        raise SignalStoreError(f"{places[0]} holds no jobs of memaudit audit or memaudit slurm; name their folder")
-    if sweep is not None or (len(below) > 1 or below and below[0] != places[0]):
+        raise SignalStoreError(
+            f"{places[0]} holds no jobs of memaudit audit or memaudit slurm; name their folder"
+        )
+    if sweep is not None or any(one != places[0] for one in below):
         outcome = merge_sweep(
             Path(output_dir) if output_dir else places[0],
             below,

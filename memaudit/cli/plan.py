@@ -64,7 +64,8 @@ def plan(
     from memaudit.posthoc.cost import MACHINES, Shape, Work, forecast, with_speed
 
     chosen = strategy or ("single" if gpus == 1 else "fsdp2")
-    machine, measured, rank = MACHINES[device], [], 0
+    machine, rank = MACHINES[device], 0
+    measured: list[dict[str, Any]] = []
     if calibrate:
         machine, measured, rank = _calibrate()
         if rank == 0:
@@ -92,7 +93,9 @@ def plan(
         )
         document["forecast"] = forecast(shape, work, machine, strategy=chosen, ranks=gpus).to_dict()
     elif not calibrate:
-        raise ConfigurationError("give the model's size: --params 7e9, or --calibrate to measure this machine")
+        raise ConfigurationError(
+            "give the model's size: --params 7e9, or --calibrate to measure this machine"
+        )
     if json:
         print(json_lib.dumps(document, indent=1, sort_keys=True))
     else:
@@ -118,7 +121,9 @@ def _print(document: dict[str, Any]) -> None:
     console = Console()
     print(f"{document['machine']}: {document['source']}")
     if "measured" in document:
-        table = Table("layers", "hidden", "parameters", "batch", "measured s", "foreseen s", "ratio", "fitted on")
+        table = Table(
+            "layers", "hidden", "parameters", "batch", "measured s", "foreseen s", "ratio", "fitted on"
+        )
         for one in document["measured"]:
             table.add_row(
                 str(one["layers"]),
@@ -147,11 +152,17 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("forwards of each rank", f"{found['forwards']:,}"),
         ("tokens in all", f"{found['tokens_total']:,}"),
         ("operations in all", f"{found['flops_total']:.3g}"),
-        ("seconds", f"{found['seconds']:.1f} (scoring {found['seconds_scoring']:.1f}, "
-                    f"generation {found['seconds_generation']:.1f})"),
+        (
+            "seconds",
+            f"{found['seconds']:.1f} (scoring {found['seconds_scoring']:.1f}, "
+            f"generation {found['seconds_generation']:.1f})",
+        ),
         ("received by each rank", f"{found['bytes_received'] / gib:.2f} GiB"),
-        ("memory of each rank", f"{found['bytes_memory'] / gib:.2f} GiB (weights {found['bytes_weights'] / gib:.2f}, "
-                                f"gathered {found['bytes_transient'] / gib:.2f}, "
-                                f"activations {found['bytes_activations'] / gib:.2f})"),
+        (
+            "memory of each rank",
+            f"{found['bytes_memory'] / gib:.2f} GiB (weights {found['bytes_weights'] / gib:.2f}, "
+            f"gathered {found['bytes_transient'] / gib:.2f}, "
+            f"activations {found['bytes_activations'] / gib:.2f})",
+        ),
         ("fits", "yes" if found["fits"] else "no: more ranks, a sharded strategy or smaller batches"),
     ]

@@ -125,7 +125,9 @@ def slurm(
     write_atomic(folder / "merge.sbatch", merge_file)
     (folder / "logs").mkdir(exist_ok=True)
     sweep.save(folder)
-    print(f"{sweep.tasks} tasks over {len(found)} checkpoints: {folder / 'audit.sbatch'}, {folder / 'merge.sbatch'}")
+    print(
+        f"{sweep.tasks} tasks over {len(found)} checkpoints: {folder / 'audit.sbatch'}, {folder / 'merge.sbatch'}"
+    )
     if submit:
         sent = hand_over(folder, sweep, after=merge_after)
         print(f"submitted: array job {sent.array_job}, merge job {sent.merge_job}")

@@ -221,7 +221,9 @@ def read_records(path: str | None) -> Any:
             return datasets.load_dataset(kinds[file.suffix], data_files=str(file), split="train")
     except Exception as error:
         raise ConfigurationError(f"cannot read the dataset {path}: {type(error).__name__}") from error
-    raise ConfigurationError(f"dataset {path} is of no known kind; give {', '.join(kinds)} or a datasets folder")
+    raise ConfigurationError(
+        f"dataset {path} is of no known kind; give {', '.join(kinds)} or a datasets folder"
+    )
 
 
 def _early_reference(
@@ -243,7 +245,7 @@ def _early_reference(
             raise ReferenceModeError(f"--ref initial: {reason}; give --ref BASE_CHECKPOINT or --ref none")
         return found
     if ref not in MODES:
-        return checkpoint_reference(ref, probes, store, request.loading, **limits)
+        return checkpoint_reference(ref, probes, store, request.loading, limits)
     return None
 
 
@@ -260,7 +262,9 @@ def _late_reference(
     if has_adapters:
         return adapter_reference(session.engine, probes)
     if request.options.ref == "adapter":
-        raise ReferenceModeError("--ref adapter, but the model has no adapters; give --ref BASE_CHECKPOINT or none")
+        raise ReferenceModeError(
+            "--ref adapter, but the model has no adapters; give --ref BASE_CHECKPOINT or none"
+        )
     found, why = initial_reference(probes, manifest, run_folders(checkpoint, request.output_dir))
     if found is None:
         raise ReferenceModeError(no_reference_message(why if not reason else f"{why} ({reason})"))

@@ -54,7 +54,11 @@ class Shape:
             a, b = 12 * layers, 2 * vocab
             hidden = (-b + math.sqrt(b * b + 4 * a * params)) / (2 * a)
             hidden = max(128, round(hidden / 128) * 128)
-        rest = {key: value for key, value in known.items() if key in ("bytes_per_param", "tied") and value is not None}
+        rest = {
+            key: value
+            for key, value in known.items()
+            if key in ("bytes_per_param", "tied") and value is not None
+        }
         return cls(params=params, layers=int(layers), hidden=int(hidden), vocab=vocab, **rest)
 
     @property

@@ -176,7 +176,7 @@ def _plot(curve: Curve, name: str, title: str, low: str | None, high: str | None
     points = [p for p in curve.points if p.step is not None and getattr(p, name) is not None]
     if not points:
         return ""
-    steps = [p.step for p in points]
+    steps = [float(p.step or 0) for p in points]
     values = [getattr(p, name) for p in points]
     figure, axes = pyplot.subplots(figsize=(5.2, 2.8))
     if low is not None and high is not None:

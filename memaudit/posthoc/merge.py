@@ -44,7 +44,9 @@ def find_jobs(folders: Sequence[Path]) -> Found:
     homes: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
-            raise SignalStoreError(f"no folder {folder}; name the output folders of memaudit audit --slice jobs")
+            raise SignalStoreError(
+                f"no folder {folder}; name the output folders of memaudit audit --slice jobs"
+            )
         found = read_jobs(folder)
         if not found:
             raise SignalStoreError(
@@ -128,10 +130,13 @@ def merge_slices(
     plan = Manifest.load(manifest or job.manifest)
     if plan.content_hash() != job.manifest_sha256:
         raise ManifestError(
-            f"{manifest or job.manifest} is not the manifest that the jobs had ({job.manifest_sha256[:16]}); name that one"
+            f"{manifest or job.manifest} is not the manifest that the jobs had ({job.manifest_sha256[:16]}); "
+            "name that one"
         )
     target = output_dir or folders[0]
-    store = _one_store(list(stores) or [folder / SIGNALS_NAME for folder in found.folders], target / SIGNALS_NAME)
+    store = _one_store(
+        list(stores) or [folder / SIGNALS_NAME for folder in found.folders], target / SIGNALS_NAME
+    )
     strategy = AbsentStrategy(store, job.weights, job.model, job.facts)
     options = _options(job.options, skip_generation)
     tokenizer = AutoTokenizer.from_pretrained(job.tokenizer)
@@ -172,7 +177,6 @@ def _options(recorded: Mapping[str, Any], skip_generation: bool) -> AuditOptions
     for name in ("attacks", "prefix_fractions", "seeds"):
         values[name] = tuple(values[name])
     values["skip_generation"] = values["skip_generation"] or skip_generation
-    values["real_sample"] = values["real_sample"]
     return AuditOptions(**values)
 
 
@@ -228,6 +232,8 @@ def audit_folders(root: Path) -> list[Path]:
         ConfigurationError: there is no such folder.
     """
     if not root.is_dir():
-        raise ConfigurationError(f"no folder {root}; name the output folder of memaudit audit or memaudit slurm")
+        raise ConfigurationError(
+            f"no folder {root}; name the output folder of memaudit audit or memaudit slurm"
+        )
     found = [one for one in [root, *sorted(root.iterdir())] if (one / JOBS_NAME).is_dir()]
     return found

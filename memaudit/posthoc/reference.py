@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from memaudit.engine import AuditEngine
@@ -21,7 +22,7 @@ MODES = ("auto", "adapter", "initial", "none")
 
 
 def checkpoint_reference(
-    path: str, probes: list[Probe], store: SignalStore, loading: Loading, **limits: int
+    path: str, probes: list[Probe], store: SignalStore, loading: Loading, limits: Mapping[str, int]
 ) -> Reference:
     """Score every probe with a base checkpoint, which is loaded, sharded as the target is, only if it must be.
 
@@ -30,7 +31,7 @@ def checkpoint_reference(
         probes: what is to be scored.
         store: where its signals are kept, for other checkpoints of the sweep too.
         loading: as for the target.
-        limits: limits of the engine.
+        limits: max_batch_size and max_batch_tokens of the engine.
 
     Raises:
         CheckpointError: there is none, or it does not fit its configuration.
@@ -52,7 +53,14 @@ def checkpoint_reference(
             f"the reference {path} has a vocabulary of {size} tokens, the canaries need {largest + 1}: "
             "it is not the base of this model, or its embeddings were resized"
         )
-    engine = AuditEngine(strategy=strategy, store=store, fingerprint=name, fixed_batches=True, **limits)
+    engine = AuditEngine(
+        strategy=strategy,
+        store=store,
+        fingerprint=name,
+        fixed_batches=True,
+        max_batch_size=limits["max_batch_size"],
+        max_batch_tokens=limits["max_batch_tokens"],
+    )
     result = engine.score(probes)
     del engine, strategy
     gc.collect()  # the target takes its place

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from memaudit.errors import SignalStoreError
@@ -22,6 +23,26 @@ GENERATIONS = "generations"
 
 def _key(prompt: Sequence[int]) -> str:
     return hashlib.sha256(str(tuple(prompt)).encode()).hexdigest()
+
+
+def _replay(criteria: Any, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> None:
+    """Show stopping criteria what they saw when stored generations were made, since some keep what they saw.
+
+    The extraction's own (:mod:`memaudit.extraction.giving_up`) notes which texts it gave up. They are set back
+    before each text and at the end, so that a generation may follow.
+    """
+    for prompt, output in zip(prompts, outputs, strict=True):
+        _set_back(criteria)
+        row = torch.tensor([[*prompt, *output]])
+        for length in range(len(prompt) + 1, row.shape[1] + 1):
+            if bool(criteria(row[:, :length], None).all()):
+                break
+    _set_back(criteria)
+
+
+def _set_back(criteria: Any) -> None:
+    for one in criteria or ():
+        one.length, one.rows = 0, []
 
 
 class RememberingStrategy:
@@ -64,6 +85,9 @@ class RememberingStrategy:
         # An output that is shorter than what was asked for ended by itself, and serves any length.
         usable = {k: v for k, v in kept.items() if v["asked"] >= length or len(v["ids"]) < v["asked"]}
         todo = {key: prompt for key, prompt in zip(keys, input_ids, strict=True) if key not in usable}
+        known = [(p, usable[k]["ids"]) for k, p in zip(keys, input_ids, strict=True) if k in usable]
+        if (criteria := kwargs.get("stopping_criteria")) is not None:
+            _replay(criteria, [p for p, _ in known], [ids[:length] for _, ids in known])
         if any(self._inner.gather([bool(todo)])):
             outputs = self._inner.generate(list(todo.values()), **kwargs)
             self.generated += len(outputs)
@@ -163,7 +187,10 @@ class AbsentStrategy:
                 f"{self._store.path} lacks {len(set(keys) - set(kept))} generations; run the jobs that are missing, "
                 "or merge with --skip-generation"
             )
-        return [list(kept[key]["ids"]) for key in keys]
+        outputs = [list(kept[key]["ids"]) for key in keys]
+        if (criteria := kwargs.get("stopping_criteria")) is not None:
+            _replay(criteria, input_ids, outputs)
+        return outputs
 
     def gradient_norms(
         self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]

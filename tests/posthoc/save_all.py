@@ -120,7 +120,12 @@ def save_zero(out: Path, stage: int) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
     }
     if stage == 3:
-        names = ("param_persistence_threshold", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size")
+        names = (
+            "param_persistence_threshold",
+            "max_live_parameters",
+            "max_reuse_distance",
+            "prefetch_bucket_size",
+        )
         settings["zero_optimization"].update({f"stage3_{name}": 0 for name in names})
     model = tiny_llama(VOCAB, tied=stage == 2, seed=6)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
@@ -172,8 +177,15 @@ def save_lightning(out: Path) -> dict[str, Any]:
     ):
         module = Module()
         trainer = L.Trainer(
-            max_steps=1, accelerator="cpu", devices=2, strategy=strategy, logger=False, barebones=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            max_steps=1,
+            accelerator="cpu",
+            devices=2,
+            strategy=strategy,
+            logger=False,
+            barebones=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
         )
         trainer.fit(module, data)
         path = f"{name}/epoch=0-step=7.ckpt"

@@ -1,6 +1,6 @@
 """Run plain or by torchrun: loads every checkpoint under each strategy asked for, scores it with the engine.
 
-    torchrun --nproc-per-node N tests/posthoc/score_all.py OUT RESULT.json STRATEGY...
+torchrun --nproc-per-node N tests/posthoc/score_all.py OUT RESULT.json STRATEGY...
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ def test_zero_lacks_a_rank(tmp_path: Path) -> None:
     step.mkdir(parents=True)
     (tmp_path / "a" / "latest").write_text("global_step5")
     torch.save({}, step / "zero_pp_rank_0_mp_rank_00_model_states.pt")
-    torch.save({"optimizer_state_dict": {"partition_count": 4}}, step / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    torch.save(
+        {"optimizer_state_dict": {"partition_count": 4}}, step / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    )
     torch.save({}, step / "zero_pp_rank_2_mp_rank_00_optim_states.pt")
     fails(tmp_path / "a", "saved by 4 ranks", "1, 3")
 
@@ -146,9 +148,7 @@ def test_fingerprint_follows_content(folder: Path, tmp_path: Path) -> None:
     assert fingerprint(detect(folder)) != first
 
 
-def test_device_map_with_weights_on_the_disk(
-    folder: Path, model: torch.nn.Module, tmp_path: Path
-) -> None:
+def test_device_map_with_weights_on_the_disk(folder: Path, model: torch.nn.Module, tmp_path: Path) -> None:
     loaded = load(
         folder, strategy="device-map", max_memory={"cpu": 150_000}, offload_dir=str(tmp_path / "offload")
     )
@@ -227,7 +227,13 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [("checkpoint-30", 30), ("epoch=1-step=60.ckpt", 60), ("global_step7", 7), ("final", None), ("epoch_3", 3)],
+    [
+        ("checkpoint-30", 30),
+        ("epoch=1-step=60.ckpt", 60),
+        ("global_step7", 7),
+        ("final", None),
+        ("epoch_3", 3),
+    ],
 )
 def test_step_of(name: str, step: int | None) -> None:
     assert step_of(Path(name)) == step

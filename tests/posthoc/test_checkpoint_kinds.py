@@ -27,7 +27,12 @@ def launch(ranks: int, script: str, *arguments: str) -> None:
         port = free.getsockname()[1]
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
-    command = [sys.executable, *(torchrun if ranks > 1 else []), str(ROOT / "tests/posthoc" / script), *arguments]
+    command = [
+        sys.executable,
+        *(torchrun if ranks > 1 else []),
+        str(ROOT / "tests/posthoc" / script),
+        *arguments,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
@@ -72,6 +77,8 @@ def check(
     if sharded:
         assert found["local"] <= found["total"] / ranks + 64, f"{key}: not sharded"
     worst = max(
-        abs(a - b) for one, two in zip(expected, found["scores"], strict=True) for a, b in zip(one, two, strict=True)
+        abs(a - b)
+        for one, two in zip(expected, found["scores"], strict=True)
+        for a, b in zip(one, two, strict=True)
     )
     assert worst <= 1e-5, f"{key}: {worst}"

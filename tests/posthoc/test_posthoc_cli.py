@@ -87,7 +87,9 @@ def test_merge_refuses_what_does_not_belong(
     skip = ("--skip-generation", "true")
     assert main(command(first, "--slice", "0/2", *skip)) == 0
     assert main(command(second, "--slice", "1/2", *skip, checkpoint="checkpoint-20")) == 0
-    refused(capsys, ["merge", str(first), "--also", str(second)], "different models", "slice 0/2", "slice 1/2")
+    refused(
+        capsys, ["merge", str(first), "--also", str(second)], "different models", "slice 0/2", "slice 1/2"
+    )
     record = next((first / "memaudit-jobs").glob("*.json"))
     for field, value, word in (
         ("tool_version", "0.0.1", "versions"),
@@ -120,7 +122,9 @@ def test_wrong_inputs(
     arguments = command(out)
     arguments[arguments.index("--manifest") + 1] = str(tmp_path / "other.json")
     refused(capsys, arguments, "manifest was made for the tokenizer")
-    refused(capsys, command(out, ref="auto"), "--ref auto", "no adapters", "--ref BASE_CHECKPOINT", "--ref none")
+    refused(
+        capsys, command(out, ref="auto"), "--ref auto", "no adapters", "--ref BASE_CHECKPOINT", "--ref none"
+    )
     refused(capsys, command(out, ref="initial"), "--ref initial", "memaudit-initial.json")
     refused(capsys, command(out, ref=str(tmp_path / "nowhere")), "no checkpoint at")
     refused(capsys, command(out, "--slice", "4/4"), "slice 4/4")
@@ -142,7 +146,12 @@ def test_reference_kept_from_step_0(run: Path, command: Command, tmp_path: Path)
     model = AutoModelForCausalLM.from_pretrained(run / "base")
     tokenizer = AutoTokenizer.from_pretrained(run / "base")
     session = AuditSession(
-        model, tokenizer, run / "manifest.json", output_dir=tmp_path / "a", ref="initial", skip_generation=True
+        model,
+        tokenizer,
+        run / "manifest.json",
+        output_dir=tmp_path / "a",
+        ref="initial",
+        skip_generation=True,
     )
     session.reference(0)
     skip = ("--skip-generation", "true")
@@ -153,12 +162,12 @@ def test_reference_kept_from_step_0(run: Path, command: Command, tmp_path: Path)
     assert one["membership"]["auc"] == pytest.approx(two["membership"]["auc"], abs=1e-6)
     for a, b in zip(one["per_canary"], two["per_canary"], strict=True):
         assert a["id"] == b["id"]
-    assert one["attacks"]["ref"]["member_mean"] == pytest.approx(two["attacks"]["ref"]["member_mean"], abs=1e-4)
+    assert one["attacks"]["ref"]["member_mean"] == pytest.approx(
+        two["attacks"]["ref"]["member_mean"], abs=1e-4
+    )
 
 
-def test_curve_over_checkpoints(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_curve_over_checkpoints(command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "sweep"
     for step in (0, 10, 30):
         name = f"checkpoint-{step}"

@@ -109,9 +109,14 @@ def small_disk(place: Path, size: str) -> Iterator[Callable[[str], None]]:
     if mounted.returncode != 0:
         pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     try:
-        yield lambda options: subprocess.run(
-            ["mount", "-o", f"remount,{options}", str(place)], check=True, capture_output=True
-        ) and None
+        yield (
+            lambda options: (
+                subprocess.run(
+                    ["mount", "-o", f"remount,{options}", str(place)], check=True, capture_output=True
+                )
+                and None
+            )
+        )
     finally:
         subprocess.run(["umount", str(place)], check=True)
 

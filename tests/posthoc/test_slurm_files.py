@@ -22,7 +22,9 @@ SWEEP = Sweep(
 )
 
 
-@pytest.mark.parametrize("job", [JobOptions(), JobOptions(nodes=2, ntasks_per_node=4, setup=["module load cuda"])])
+@pytest.mark.parametrize(
+    "job", [JobOptions(), JobOptions(nodes=2, ntasks_per_node=4, setup=["module load cuda"])]
+)
 def test_bash_reads_them(job: JobOptions, tmp_path: Path) -> None:
     for text in render(SWEEP, tmp_path / "a b", job):
         done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
@@ -36,7 +38,10 @@ def test_each_task_gets_its_checkpoint_and_slice(tmp_path: Path) -> None:
     for name in ("srun", "scontrol", "scancel"):
         (tmp_path / name).write_text('#!/bin/bash\nprintf "<%s>" "$@"\n')
         (tmp_path / name).chmod(0o755)
-    for task, path, part in ((0, "/out/run 1/checkpoint-10", "0/3"), (5, "/out/$(touch x)/checkpoint-20", "2/3")):
+    for task, path, part in (
+        (0, "/out/run 1/checkpoint-10", "0/3"),
+        (5, "/out/$(touch x)/checkpoint-20", "2/3"),
+    ):
         done = subprocess.run(
             ["bash", "-c", audit],
             env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task), "SLURM_JOB_ID": "7",
@@ -51,7 +56,9 @@ def test_each_task_gets_its_checkpoint_and_slice(tmp_path: Path) -> None:
 
 def test_options_pass_through(tmp_path: Path) -> None:
     audit, merge = render(
-        SWEEP, tmp_path, JobOptions(options=["--gres=gpu:4", "--time=1:00:00"], merge_options=["--partition=cpu"])
+        SWEEP,
+        tmp_path,
+        JobOptions(options=["--gres=gpu:4", "--time=1:00:00"], merge_options=["--partition=cpu"]),
     )
     head = audit.split("checkpoints=(")[0]
     for line in ("--gres=gpu:4", "--time=1:00:00", "--array=0-5", "--requeue", "--signal=B:USR1@120"):
@@ -65,7 +72,8 @@ def test_options_pass_through(tmp_path: Path) -> None:
 def test_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sweep"
     arguments = ["slurm", "--checkpoints", str(run / "checkpoint-*"), "--manifest", str(run / "manifest.json"),
-                 "-o", str(out), "--ref", str(run / "base"), "--partition", "gpu", "--sbatch=--exclude=node7"]  # fmt: skip
+                 "-o", str(out), "--ref", str(run / "base"), "--partition", "gpu",
+                 "--sbatch=--exclude=node7"]  # fmt: skip
     assert main(arguments) == 0
     sweep = read_sweep(out)
     assert sweep is not None and [one.step for one in sweep.checkpoints] == [0, 10, 20, 30]
@@ -75,7 +83,10 @@ def test_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["slurm", "--status", str(out)]) == 0
     assert "0 of 4 tasks done" in capsys.readouterr().out
     for wrong, words in (
-        (["--checkpoints", str(run / "nothing-*"), "--manifest", str(run / "manifest.json")], "no checkpoint matches"),
+        (
+            ["--checkpoints", str(run / "nothing-*"), "--manifest", str(run / "manifest.json")],
+            "no checkpoint matches",
+        ),
         (["--checkpoints", str(run / "checkpoint-*"), "--manifest", str(run / "no.json")], "no manifest"),
         (["--status", str(tmp_path)], "memaudit-slurm.json"),
         ([], "--checkpoints"),
@@ -88,6 +99,12 @@ def test_submit_without_slurm(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    arguments = ["slurm", "--checkpoints", str(run / "checkpoint-*"), "--manifest", str(run / "manifest.json")]
+    arguments = [
+        "slurm",
+        "--checkpoints",
+        str(run / "checkpoint-*"),
+        "--manifest",
+        str(run / "manifest.json"),
+    ]
     assert main([*arguments, "-o", str(tmp_path / "a"), "--submit", "true"]) == 2
     assert "no sbatch on this machine" in capsys.readouterr().err

@@ -35,7 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if probe.connect_ex(("127.0.0.1", 16817)) == 0:
             pytest.skip("another SLURM of these tests runs on this machine")
     place = tmp_path_factory.mktemp("slurm")
-    started = subprocess.run(["bash", script, "start", str(place), "2"], capture_output=True, text=True, timeout=400)
+    started = subprocess.run(
+        ["bash", script, "start", str(place), "2"], capture_output=True, text=True, timeout=400
+    )
     assert started.returncode == 0, started.stderr
     before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PYTHONPATH", "OMP_NUM_THREADS")}
     os.environ.update(SLURM_CONF=str(place / "slurm.conf"), PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
@@ -49,7 +51,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def submit(run: Path, out: Path, checkpoints: str, *more: str) -> int:
-    arguments = ["slurm", "--checkpoints", checkpoints, "--manifest", str(run / "manifest.json"), "-o", str(out)]
+    arguments = [
+        "slurm",
+        "--checkpoints",
+        checkpoints,
+        "--manifest",
+        str(run / "manifest.json"),
+        "-o",
+        str(out),
+    ]
     assert main([*arguments, "--submit", "true", *more]) == 0
     sweep = read_sweep(out)
     assert sweep is not None and sweep.array_job is not None
@@ -75,7 +85,9 @@ def until_scored(store: Path, at_least: int, out: Path, seconds: float = 200.0) 
 
 
 def logs(out: Path) -> str:
-    return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted((out / "logs").glob("*.log")))
+    return "\n".join(
+        f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted((out / "logs").glob("*.log"))
+    )
 
 
 def content(folder: Path) -> str:
@@ -134,7 +146,9 @@ def test_requeued_preempted_and_a_node_set_down(cluster: None, run: Path, tmp_pa
     cut, down = tmp_path / "cut", tmp_path / "down"
     common = ("--ref", "none", "--skip-generation", "true", "--batch-size", "1", f"--audit={FAST}")
     place = str(slow / "checkpoint-5")
-    job = submit(run, cut, place, *common, "--array-by", "canaries", "--slices", "2", "--sbatch=--nodelist=node1")
+    job = submit(
+        run, cut, place, *common, "--array-by", "canaries", "--slices", "2", "--sbatch=--nodelist=node1"
+    )
     until_scored(cut / "signals", 12, cut)
     # Task 0 as SLURM warns before the time limit, task 1 as an operator requeues.
     subprocess.run(["scancel", "--batch", "--signal=USR1", f"{job}_0"], check=True)

@@ -116,4 +116,6 @@ def some(names: object, limit: int = 3) -> str:
 def damaged(path: Path, error: Exception) -> CheckpointError:
     """Return the error for a weight file that cannot be read."""
     reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-    return CheckpointError(f"cannot read {path}: {reason}; the file is cut off or of another kind, copy it again")
+    return CheckpointError(
+        f"cannot read {path}: {reason}; the file is cut off or of another kind, copy it again"
+    )

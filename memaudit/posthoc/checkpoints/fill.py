@@ -66,7 +66,9 @@ def _fill_shard(tensor: torch.Tensor, source: WeightSource, stored: str) -> None
     if not isinstance(tensor, DTensor):
         tensor.copy_(source.read(stored))
         return
-    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    sizes, offsets = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
     local = tensor.to_local()
     if local.numel():
         local.copy_(source.read_box(stored, tuple(offsets), tuple(sizes)))

@@ -133,7 +133,9 @@ def load_torch_file(file: Path, *, trust_pickle: bool = False) -> dict[str, Any]
     import torch
 
     try:
-        loaded: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=not trust_pickle)
+        loaded: dict[str, Any] = torch.load(
+            file, map_location="cpu", mmap=True, weights_only=not trust_pickle
+        )
     except pickle.UnpicklingError as error:
         if "weights" not in str(error).lower():
             raise damaged(file, error) from error

@@ -120,11 +120,15 @@ def fingerprint(checkpoint: Checkpoint) -> str:
     files = list(checkpoint.files)
     for folder in (checkpoint.config, checkpoint.path if checkpoint.kind == "adapter" else None):
         if folder is not None:
-            files += [folder / name for name in ("config.json", "adapter_config.json") if (folder / name).is_file()]
+            files += [
+                folder / name for name in ("config.json", "adapter_config.json") if (folder / name).is_file()
+            ]
     try:
         facts = sorted((file.name, sha256_file(file)) for file in set(files))
     except OSError as error:
-        raise CheckpointError(f"cannot read {error.filename}: {error.strerror}; check its owner and mode") from error
+        raise CheckpointError(
+            f"cannot read {error.filename}: {error.strerror}; check its owner and mode"
+        ) from error
     return hashlib.sha256(json.dumps([checkpoint.kind, facts]).encode()).hexdigest()
 
 
@@ -141,7 +145,9 @@ def expand(patterns: str | list[str]) -> list[Checkpoint]:
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = sorted(glob.glob(pattern))
         if not matches:
-            raise ConfigurationError(f"no checkpoint matches {pattern!r}; quote the pattern and correct the path")
+            raise ConfigurationError(
+                f"no checkpoint matches {pattern!r}; quote the pattern and correct the path"
+            )
         found += [replace(detect(match), path=detect(match).path) for match in matches]
     return sorted(found, key=lambda one: (one.step is None, one.step or 0, str(one.path)))
 

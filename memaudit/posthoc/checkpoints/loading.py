@@ -134,11 +134,17 @@ def _place(found: Checkpoint, choice: Loading, config_from: str) -> str:
             "or use --strategy single"
         )
     if strategy in ("single", "device-map") and world > 1:
-        raise StrategyError(f"strategy {strategy} is for one process and there are {world}; use ddp, fsdp2 or zero3")
+        raise StrategyError(
+            f"strategy {strategy} is for one process and there are {world}; use ddp, fsdp2 or zero3"
+        )
     if strategy in ("fsdp2", "zero3") and found.kind == "quantised":
-        raise StrategyError("a quantised model cannot be sharded by fsdp2 or zero3; use single, ddp or device-map")
+        raise StrategyError(
+            "a quantised model cannot be sharded by fsdp2 or zero3; use single, ddp or device-map"
+        )
     if strategy == "device-map" and found.kind not in ("huggingface", "quantised", "gguf", "adapter"):
-        raise StrategyError(f"device-map reads Hugging Face folders, not {found.kind}; use fsdp2 on several ranks")
+        raise StrategyError(
+            f"device-map reads Hugging Face folders, not {found.kind}; use fsdp2 on several ranks"
+        )
     return strategy
 
 
@@ -198,11 +204,12 @@ def _from_pretrained(found: Checkpoint, choice: Loading, strategy: str, folder: 
             options["offload_folder"] = choice.offload_dir
     try:
         with _quiet():
-            model, info = AutoModelForCausalLM.from_pretrained(where, **options)
+            answer: Any = AutoModelForCausalLM.from_pretrained(where, **options)
     except ImportError as error:
         raise CheckpointError(f"reading {found.path} needs a library: {_first_line(error)}") from error
     except Exception as error:
         raise CheckpointError(f"{found.path} cannot be loaded: {_first_line(error)}") from error
+    model, info = answer
     _require_fit(found, info)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -352,7 +359,9 @@ def _load_adapter(found: Checkpoint, choice: Loading) -> Loaded:
     """Load an adapter, unmerged, over its base."""
     base = detect(adapter.base_of(found.path, choice.base))
     if base.kind == "adapter":
-        raise CheckpointError(f"the base of {found.path} is an adapter itself; merge it first, or name the full model")
+        raise CheckpointError(
+            f"the base of {found.path} is an adapter itself; merge it first, or name the full model"
+        )
     if base.kind == "quantised":
         quantised.require_support(base)
     strategy = _place(base, choice, str(base.path))
@@ -410,14 +419,18 @@ def _adapter_fsdp2(found: Checkpoint, base: Checkpoint, choice: Loading, config_
     expected = {short: tuple(by_name[name].shape) for short, name in rest.items()}
     known = skeleton.aliases(model)
     other = {short: [_base_name(one) for one in known.get(name, [])] for short, name in rest.items()}
-    joined = match_names(expected, base_source.shapes, where=str(base.path), aliases=other, prefix=choice.prefix)
+    joined = match_names(
+        expected, base_source.shapes, where=str(base.path), aliases=other, prefix=choice.prefix
+    )
     sources.update({rest[short]: (base_source, stored) for short, stored in joined.items()})
     return fill_fsdp2(model, sources, local_device())
 
 
 def _base_name(name: str) -> str:
     """Return the name that a base model's parameter has without PEFT around it."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".").replace(".original_module.", ".")
+    return (
+        name.removeprefix("base_model.model.").replace(".base_layer.", ".").replace(".original_module.", ".")
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -52,7 +52,9 @@ def build(config: Any, *, dtype: torch.dtype, adapter_config: Mapping[str, Any] 
     inner.tie_weights()
     for parameter in model.parameters():
         parameter.requires_grad_(False)  # an audit trains nothing
-    return model.to(dtype).eval() if adapter_config is not None else model.eval()
+    if adapter_config is not None:
+        model.to(dtype=dtype)  # FSDP2's groups need one dtype
+    return model.eval()
 
 
 def _with_adapter(model: nn.Module, adapter_config: Mapping[str, Any]) -> nn.Module:
@@ -95,7 +97,9 @@ def materialise(model: nn.Module, device: torch.device) -> None:
             if parameter is None:
                 continue
             if id(parameter) not in made:
-                data = torch.empty_like(parameter, device=device) if parameter.is_meta else parameter.to(device)
+                data = (
+                    torch.empty_like(parameter, device=device) if parameter.is_meta else parameter.to(device)
+                )
                 made[id(parameter)] = nn.Parameter(data, requires_grad=False)
             module._parameters[name] = made[id(parameter)]
         for name, buffer in list(module._buffers.items()):
@@ -119,10 +123,10 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     found = [module for module in model.modules() if type(module).__name__ in names]
     if found:
         return found
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
+    lists: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
     if not lists:
         return []
-    return list(max(lists, key=lambda one: sum(parameter.numel() for parameter in one.parameters())))
+    return list(max(lists, key=lambda one: sum(p.numel() for p in one.parameters())).children())
 
 
 def adapter_names(model: nn.Module) -> dict[str, str]:

@@ -68,7 +68,8 @@ def _require_every_rank(folder: Path) -> None:
     missing = set(range(world)) - ranks
     if missing:
         raise CheckpointError(
-            f"{folder} was saved by {world} ranks and lacks the shards of rank(s) {some(missing, 8)}; copy the missing files"
+            f"{folder} was saved by {world} ranks and lacks the shards of rank(s) {some(missing, 8)}; "
+            "copy the missing files"
         )
 
 

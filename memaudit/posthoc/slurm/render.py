@@ -14,7 +14,17 @@ from memaudit.posthoc.checkpoints import Checkpoint
 from memaudit.posthoc.interrupt import EXIT_AGAIN
 from memaudit.posthoc.slurm.sweep_file import Sweep, SweepCheckpoint
 
-OURS = ("array", "nodes", "ntasks-per-node", "output", "open-mode", "requeue", "signal", "job-name", "dependency")
+OURS = (
+    "array",
+    "nodes",
+    "ntasks-per-node",
+    "output",
+    "open-mode",
+    "requeue",
+    "signal",
+    "job-name",
+    "dependency",
+)
 """sbatch options that the templates set themselves."""
 
 
@@ -64,7 +74,9 @@ def check_option(option: str) -> None:
     """
     found = re.match(r"--?([A-Za-z][\w-]*)", option)
     if found is None or "\n" in option:
-        raise ConfigurationError(f"{option!r} is no sbatch option; write it as on sbatch's command line: --qos=high")
+        raise ConfigurationError(
+            f"{option!r} is no sbatch option; write it as on sbatch's command line: --qos=high"
+        )
     if found[1] in OURS:
         raise ConfigurationError(f"sbatch option --{found[1]} is set by memaudit slurm itself; leave it out")
 
@@ -138,7 +150,9 @@ def render(sweep: Sweep, folder: Path, job: JobOptions) -> tuple[str, str]:
         "allow_missing": job.allow_missing,
     }
     audit = environment.from_string(launch.read("audit.sbatch")).render(values, options=list(job.options))
-    merge = environment.from_string(launch.read("merge.sbatch")).render(values, options=list(job.merge_options))
+    merge = environment.from_string(launch.read("merge.sbatch")).render(
+        values, options=list(job.merge_options)
+    )
     return audit, merge
 
 

@@ -30,7 +30,11 @@ def submit(folder: Path, sweep: Sweep, *, after: str = "any") -> Sweep:
         ConfigurationError: there is no sbatch here, or it refuses a file.
     """
     array = _sbatch([str(folder / "audit.sbatch")])
-    waiting = [f"--dependency=after{after}:{array}", "--kill-on-invalid-dep=yes", str(folder / "merge.sbatch")]
+    waiting = [
+        f"--dependency=after{after}:{array}",
+        "--kill-on-invalid-dep=yes",
+        str(folder / "merge.sbatch"),
+    ]
     merge = _sbatch(waiting)
     submitted = sweep.model_copy(update={"array_job": array, "merge_job": merge})
     submitted.save(folder)
@@ -46,7 +50,9 @@ def _sbatch(arguments: list[str]) -> int:
     found = re.match(r"\d+", done.stdout)
     if done.returncode != 0 or found is None:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise ConfigurationError(f"sbatch refused {arguments[-1]}: {reason}; correct the option, then submit again")
+        raise ConfigurationError(
+            f"sbatch refused {arguments[-1]}: {reason}; correct the option, then submit again"
+        )
     return int(found[0])
 
 
