@@ -20,7 +20,9 @@ TEMPLATE = "CANARY-ID:######-####-@@@@@@@@@@"
 ALPHABETS = {"#": string.digits, "@": string.ascii_uppercase}
 """What a place of the template is filled with, uniformly and independently."""
 
-LONGEST = 64
+SHORTEST, LONGEST = 25, 64
+"""Tokens of a secret, as for every family."""
+
 _TRIES = 200
 
 
@@ -41,6 +43,8 @@ def draw(request: Request) -> list[Draw]:
             "the option template has no place to fill: write # for a digit and @ for a capital letter"
         )
     blocks = int(request.options.get("blocks", 0)) or _blocks(request, template)
+    if blocks < 1:
+        raise ConfigurationError(f"blocks={blocks}: expected at least 1")
     whole = " ".join([template] * blocks)
     space = sum(math.log2(len(ALPHABETS[mark])) for mark in whole if mark in ALPHABETS)
     drawn: list[Draw] = []
@@ -78,28 +82,27 @@ def _fill_stable(
     for attempt in range(_TRIES):
         text = fill(template, rng)
         settled = settle(request.tokenizer, text)
-        # A tokenizer that changes the text (lower case, say) would change the space of fills: compare loosely.
-        if settled is None or settled.secret in seen or len(settled.ids) > LONGEST:
+        if settled is None or settled.secret in seen or not SHORTEST <= len(settled.ids) <= LONGEST:
             continue
         return settled, attempt
     raise ConfigurationError(
-        f"no fill of the template keeps its ids within {LONGEST} tokens in {_TRIES} draws; "
-        "choose a shorter template or another family"
+        f"no fill of the template keeps its ids and has {SHORTEST} to {LONGEST} tokens in {_TRIES} draws; "
+        "choose another template, other blocks or another family"
     )
 
 
 def _blocks(request: Request, template: str) -> int:
-    """Return how many blocks come nearest to the length without any fill being too long."""
+    """Return how many blocks come nearest to the length, all fills long and short enough."""
     rng = generator(request.seed, GENERATOR, "blocks")
     best, distance = 1, math.inf
     for blocks in range(1, 17):
         whole = " ".join([template] * blocks)
-        sizes = [len(found.ids) for _ in range(8) if (found := settle(request.tokenizer, fill(whole, rng)))]
+        sizes = [len(found.ids) for _ in range(24) if (found := settle(request.tokenizer, fill(whole, rng)))]
         if not sizes:
             continue
-        if blocks > 1 and max(sizes) + 4 > LONGEST:
+        if max(sizes) > LONGEST:
             break
         away = abs(sum(sizes) / len(sizes) - request.length)
-        if away < distance:
+        if min(sizes) >= SHORTEST and away < distance:
             best, distance = blocks, away
     return best

@@ -127,6 +127,15 @@ def _adapters(model: Any, trainable: list[str]) -> Iterator[Finding]:
             f"what trains is not the adapter's own weights ({listed}, ...)",
             "check requires_grad; with adapters off such changes stay",
         )
+    if trainable:
+        everything = sum(parameter.numel() for parameter in model.parameters())
+        share = sum(p.numel() for p in model.parameters() if p.requires_grad) / max(everything, 1)
+        yield Finding(
+            "modules-trained",
+            "info",
+            f"{share:.2%} of the parameters train, in {', '.join(_owners(trainable))}",
+            "nothing to do: what does not train cannot memorise",
+        )
     if not any(any(word in name for word in _EMBEDDINGS) for name in trainable):
         yield Finding(
             "embeddings-frozen",
@@ -134,6 +143,16 @@ def _adapters(model: Any, trainable: list[str]) -> Iterator[Finding]:
             "embeddings do not train",
             "nothing to do: the canaries use regular tokens only",
         )
+
+
+def _owners(trainable: list[str]) -> list[str]:
+    """Return the names of the modules whose parameters train, without layer numbers and adapter parts."""
+    owners = set()
+    for name in trainable:
+        before = name.split(".lora_")[0].split(".modules_to_save")[0]
+        parts = [part for part in before.split(".") if part not in ("weight", "bias", "default")]
+        owners.add(parts[-1])
+    return sorted(owners)
 
 
 def _quantised(model: Any) -> Iterator[Finding]:

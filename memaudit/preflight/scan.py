@@ -175,7 +175,7 @@ class SurvivalScan:
             copies=sum(
                 states.get(c.id, Counter())["whole"] + states.get(c.id, Counter())["text"] for c in members
             ),
-            copies_expected=sum(canary.repetitions for canary in members),
+            copies_expected=sum(1 if canary.variants else canary.repetitions for canary in members),
             absent=len(others) - leaked,
             leaked=leaked,
             rows=self.rows,

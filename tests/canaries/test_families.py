@@ -98,6 +98,7 @@ def test_structured_fill_space_is_known_and_filled_uniformly() -> None:
     expected = places[0] * math.log2(10) + places[1] * math.log2(26)
     assert made.canaries[0].metadata["space_log2"] == pytest.approx(expected, abs=1e-9)
     assert all(canary.metadata["rejected"] == 0 for canary in made)
+    assert all(25 <= len(canary.secret_ids) <= 64 for canary in made)
     digits = "".join(
         c for canary in made for c, mark in zip(canary.secret[1:], template, strict=True) if mark == "#"
     )

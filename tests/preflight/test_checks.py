@@ -418,3 +418,49 @@ def test_a_collator_that_fails(planted: Any, tokenised: Any, tokenizer: Any, tmp
     result = run_preflight(trainer_on(data, tokenizer, tmp_path, broken), manifest)
     assert "collator-failed" in codes(result, "error")
     assert "KeyError" in str(result.errors[0])
+
+
+def test_a_streaming_sft_trainer(tmp_path: Any, tokenizer: Any) -> None:
+    trl = pytest.importorskip("trl")
+    host = datasets.Dataset.from_list([{"text": text} for text in TEXTS]).to_iterable_dataset(num_shards=2)
+    canaries = generate_canaries(tokenizer, n=12, n_controls=100, family="random", repetitions=(1, 3), seed=2)
+    stream, manifest = inject(host, canaries, tokenizer=tokenizer, n_rows=len(TEXTS))
+    config = trl.SFTConfig(output_dir=str(tmp_path), report_to=[], use_cpu=True, max_steps=3)
+    model = tiny_llama(len(tokenizer), layers=1, hidden=16)
+    trainer = trl.SFTTrainer(model=model, args=config, train_dataset=stream, processing_class=tokenizer)
+    result = run_preflight(trainer, manifest)
+    assert result.ok and result.counts.found == len(manifest.members), result.findings
+    assert result.counts.copies == result.counts.copies_expected
+
+
+def test_a_dpo_trainer(tmp_path: Any, tokenizer: Any) -> None:
+    trl = pytest.importorskip("trl")
+    host = datasets.Dataset.from_list(
+        [{"prompt": text + "\n", "chosen": text, "rejected": "No."} for text in TEXTS]
+    )
+    canaries = generate_canaries(tokenizer, n=12, n_controls=100, family="random", repetitions=(1, 3), seed=2)
+    data, manifest = inject(host, canaries, tokenizer=tokenizer)
+
+    def run(**options: Any) -> PreflightResult:
+        config = trl.DPOConfig(output_dir=str(tmp_path), report_to=[], use_cpu=True, **options)
+        models = [tiny_llama(len(tokenizer), layers=1, hidden=16) for _ in range(2)]
+        trainer = trl.DPOTrainer(
+            model=models[0], ref_model=models[1], args=config, train_dataset=data, processing_class=tokenizer
+        )
+        return run_preflight(trainer, manifest)
+
+    result = run(max_length=128)
+    assert result.ok and result.counts.found == len(manifest.members), result.findings
+    assert "context-differs" not in codes(result)
+    assert "secret-truncated" in codes(run(max_length=30), "error")
+
+
+def test_near_duplicates_are_expected_once_each(tokenizer: Any) -> None:
+    canaries = generate_canaries(
+        tokenizer, n=12, n_controls=100, family="near_duplicate", repetitions=(4,), seed=2
+    )
+    rows, manifest = inject([{"text": text} for text in TEXTS], canaries, tokenizer=tokenizer)
+    ids = [tokenizer(row["text"])["input_ids"] for row in rows]
+    result = run_preflight([{"input_ids": one, "labels": one} for one in ids], manifest, tokenizer=tokenizer)
+    assert result.ok and result.counts.copies == result.counts.copies_expected == len(manifest.members)
+    assert not {"more-copies", "fewer-copies", "secret-truncated"} & codes(result)

@@ -124,9 +124,7 @@ def test_wrong_data_is_one_line_and_exit_code_2(
     data = tmp_path / "data.jsonl"
     data.write_text(content)
     command = ["inject", data, "-o", tmp_path / "o.jsonl", "--manifest", tmp_path / "m.json"]
-    code, _, error = run(
-        capsys, *command, "--tokenizer", home / "tokenizer", "--family", "random", *options
-    )
+    code, _, error = run(capsys, *command, "--tokenizer", home / "tokenizer", "--family", "random", *options)
     lines = [line for line in error.splitlines() if line.startswith("memaudit")]
     assert code == 2 and what in error and len(lines) == 1 and "Traceback" not in error
     assert not (tmp_path / "o.jsonl").exists() and not (tmp_path / "m.json").exists()

@@ -23,7 +23,9 @@ def found(model: Any) -> dict[str, str]:
 
 
 def test_a_plain_lora_passes() -> None:
-    assert found(wrapped()) == {"embeddings-frozen": "info"}
+    assert found(wrapped()) == {"embeddings-frozen": "info", "modules-trained": "info"}
+    message = next(one.message for one in check_model(wrapped()) if one.code == "modules-trained")
+    assert message.endswith("of the parameters train, in q_proj")
 
 
 def test_a_full_fine_tune_passes() -> None:
