@@ -118,10 +118,16 @@ def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, A
     out["loss_after"] = made.micro_step(batch_of(99), True)
     plain = consolidated(strategy, tied=tied, lora=lora)
     got = score(strategy, work, batch=3)
+    out["held_after"] = held(made.wrapped)  # before anything else reshards
     if plain is not None:
         out["scores_later_batch3"] = largest_difference(got, plain_scores(plain, work))
     out["none_without_adapter"] = lora or strategy.reference() is None
     return out
+
+
+def held(root: nn.Module) -> int:
+    """Return how many elements of parameters this rank has in memory, outside ZeRO-3's own partitions."""
+    return sum((p.to_local() if hasattr(p, "to_local") else p).numel() for p in root.parameters())
 
 
 def facts_of(strategy: Any) -> dict[str, Any]:
