@@ -345,6 +345,7 @@ class AuditSession:
             generate_open=generate and not self.options.skip_generation,
             decode=lambda ids: self.tokenizer.decode(ids, clean_up_tokenization_spaces=False),
             max_batch_size=self.options.max_batch_size,
+            max_batch_tokens=self.options.max_batch_tokens,
             failure_timeout=self.options.failure_timeout,
         )
 

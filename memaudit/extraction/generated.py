@@ -57,7 +57,12 @@ class Round:
 
 
 def plan_rounds(
-    tasks: Sequence[Task], *, ranks: int, max_batch_size: int = 32, max_positions: int | None = None
+    tasks: Sequence[Task],
+    *,
+    ranks: int,
+    max_batch_size: int = 128,
+    max_batch_tokens: int = 8192,
+    max_positions: int | None = None,
 ) -> list[Round]:
     """Deal tasks to rounds and record ranks; the result depends on the set of tasks alone.
 
@@ -65,6 +70,8 @@ def plan_rounds(
         tasks: what is to be generated; keys are unique.
         ranks: record ranks that share the work.
         max_batch_size: prompts per rank and call at most.
+        max_batch_tokens: tokens per rank and call at most, prompts and new ones, padded: what keys and values
+            are kept for. A longer single task has a call of its own.
         max_positions: prompt and new tokens together at most, None where the model has no limit.
 
     Returns:
@@ -90,10 +97,13 @@ def plan_rounds(
         if task.max_new_tokens < 1:
             continue  # no position is left: nothing can follow, as though the text ended
         both = [*current, task]
-        too_long = max_positions is not None and (
-            max(len(t.prompt) for t in both) + max(t.max_new_tokens for t in both) > max_positions
-        )
-        if len(current) == ranks * max_batch_size or too_long:
+        length = max(len(t.prompt) for t in both) + max(t.max_new_tokens for t in both)
+        rows = -(-len(both) // ranks)
+        if (
+            rows > max_batch_size
+            or rows * length > max_batch_tokens
+            or (max_positions is not None and length > max_positions)
+        ):
             close()
         current.append(task)
     close()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
 HEAD = 12
 """New tokens after which what goes on is put together anew: by then most of what does not match is given up."""
 
+ROWS = 4
+"""Prompts that are generated together for each row of a scoring forward."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -64,6 +67,7 @@ def answer(
     slack: int,
     decode: Decode | None = None,
     max_batch_size: int = 32,
+    max_batch_tokens: int = 8192,
     failure_timeout: float = 60.0,
 ) -> Answers:
     """Answer every question by greedy generation on the shards; every rank calls and gets all answers.
@@ -74,7 +78,9 @@ def answer(
         tasks: the generations that the questions name, by key.
         slack: tokens that an output may have beyond the suffix.
         decode: token ids to text; text is compared where it is given.
-        max_batch_size: prompts per rank and call.
+        max_batch_size: rows of one scoring forward; a step of a generation has one token a row, so four times
+            as many prompts go through the model together.
+        max_batch_tokens: tokens, prompts and new ones, whose keys and values are kept at a time.
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
 
     Raises:
@@ -94,7 +100,8 @@ def answer(
         rounds = plan_rounds(
             work,
             ranks=strategy.record_world,
-            max_batch_size=max_batch_size,
+            max_batch_size=ROWS * max_batch_size,
+            max_batch_tokens=max_batch_tokens,
             max_positions=max_positions(strategy.model),
         )
         found = run_rounds(
@@ -102,7 +109,7 @@ def answer(
             rounds,
             hopeless=ends,
             stop_ids=stop_ids(strategy.model),
-            batch_size=max_batch_size,
+            batch_size=ROWS * max_batch_size,
             failure_timeout=failure_timeout,
         )
         return found, len(rounds)

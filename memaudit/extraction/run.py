@@ -79,6 +79,7 @@ def extract_all(
     decode: Decode | None = None,
     slack: int = SLACK,
     max_batch_size: int = 32,
+    max_batch_tokens: int = 8192,
     failure_timeout: float = 60.0,
 ) -> ExtractionOutcome:
     """Say of every record what comes back out of the model: verbatim, near-verbatim and with which
@@ -100,7 +101,9 @@ def extract_all(
         ps: probabilities p for which the samples n of (n, p)-discoverable extraction are computed.
         decode: token ids to text; near-verbatim then compares words and characters, and token ids else.
         slack: tokens that a generation may have beyond the suffix, at least 1.
-        max_batch_size: prompts per rank and call.
+        max_batch_size: rows of one scoring forward; a step of a generation has one token a row, so four times
+            as many prompts go through the model together.
+        max_batch_tokens: tokens, prompts and new ones, whose keys and values are kept at a time.
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
 
     Returns:
@@ -145,6 +148,7 @@ def extract_all(
             slack=slack,
             decode=decode,
             max_batch_size=max_batch_size,
+            max_batch_tokens=max_batch_tokens,
             failure_timeout=failure_timeout,
         )
         _note(state, ran)

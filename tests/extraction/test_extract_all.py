@@ -259,4 +259,10 @@ def test_rounds_deal_everything_once_and_alike(ranks: int) -> None:
     assert sorted(task.key for task in dealt) == sorted(task.key for task in tasks)
     assert all(len(one.by_rank) == ranks for one in rounds)
     assert all(len(share) <= 4 for one in rounds for share in one.by_rank)
+    short = plan_rounds(tasks, ranks=ranks, max_batch_tokens=60)
+    for one in short:
+        for share in one.by_rank:
+            padded = len(share) * (max((len(t.prompt) for t in share), default=0) + one.max_new_tokens)
+            assert len(share) <= 1 or padded <= 60
+    assert sum(len(share) for one in short for share in one.by_rank) == len(tasks)
     assert all(task.max_new_tokens <= one.max_new_tokens for one in rounds for s in one.by_rank for task in s)
