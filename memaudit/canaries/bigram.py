@@ -21,6 +21,8 @@ _TRIES = 200
 def draw(request: Request) -> list[Draw]:
     """Draw chains of pairs that occur in the corpus, each step among the rarest continuations of the last token.
 
+    No three tokens in a row are those of the corpus, so a chain is no quotation of it.
+
     Without a corpus the secrets are uniform draws (noted).
 
     Raises:
@@ -31,9 +33,11 @@ def draw(request: Request) -> list[Draw]:
         return uniform.draw(request)
     usable = set(usable_ids(request.tokenizer))
     counts: Counter[tuple[int, int]] = Counter()
+    triples: set[tuple[int, int, int]] = set()
     for text in request.corpus:
         ids = encode(request.tokenizer, text)
         counts.update((a, b) for a, b in itertools.pairwise(ids) if a in usable and b in usable)
+        triples.update(zip(ids, ids[1:], ids[2:], strict=False))
     successors: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for (first, second), times in counts.items():
         successors[first].append((times, second))
@@ -50,7 +54,7 @@ def draw(request: Request) -> list[Draw]:
     for index in range(request.count):
         rng = generator(request.seed, GENERATOR, index)
         for _ in range(_TRIES):
-            chain = _walk(rarest, starts, request.length * 2, rng)
+            chain = _walk(rarest, triples, starts, request.length * 2, rng)
             settled = settle(request.tokenizer, decode(request.tokenizer, chain), request.length)
             if settled is not None and settled.ids not in seen:
                 break
@@ -67,12 +71,21 @@ def draw(request: Request) -> list[Draw]:
 
 
 def _walk(
-    rarest: dict[int, list[int]], starts: list[int], length: int, rng: np.random.Generator
+    rarest: dict[int, list[int]],
+    triples: set[tuple[int, int, int]],
+    starts: list[int],
+    length: int,
+    rng: np.random.Generator,
 ) -> list[int]:
     chain = [starts[int(rng.integers(len(starts)))]]
     while len(chain) < length:
-        choices = rarest.get(chain[-1])
-        # A token that nothing followed ends its chain; the next one starts anywhere.
-        pool = choices or starts
+        last = chain[-1]
+        fresh = [
+            token
+            for token in rarest.get(last, ())
+            if len(chain) < 2 or (chain[-2], last, token) not in triples
+        ]
+        # A token that nothing else follows ends its chain; the next one starts anywhere.
+        pool = fresh or starts
         chain.append(pool[int(rng.integers(len(pool)))])
     return chain

@@ -71,6 +71,13 @@ def test_bigram_chains_are_pairs_of_the_corpus() -> None:
     pairs = {pair for one in ids for pair in itertools.pairwise(one)}
     seen = [(a, b) in pairs for canary in made for a, b in itertools.pairwise(canary.secret_ids)]
     assert sum(seen) / len(seen) > 0.8
+    triples = {triple for one in ids for triple in zip(one, one[1:], one[2:], strict=False)}
+    runs = [
+        triple in triples
+        for canary in made
+        for triple in zip(canary.secret_ids, canary.secret_ids[1:], canary.secret_ids[2:], strict=False)
+    ]
+    assert sum(runs) / len(runs) < 0.05  # no quotation of the corpus
     assert {canary.generator for canary in made} == {"corpus_bigram"}
 
 
