@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -134,8 +135,12 @@ class FSDP1Strategy(ModelStrategy):
         # Offloading a model that already is on the CPU crashes the interpreter (torch 2.13).
         offload = not sharding.is_on_cpu(self._outer)
         settings = FullStateDictConfig(offload_to_cpu=offload, rank0_only=offload)
-        with FullyShardedDataParallel.state_dict_type(self._outer, StateDictType.FULL_STATE_DICT, settings):
-            state = self._outer.state_dict()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch points to what crashes on the CPU here
+            with FullyShardedDataParallel.state_dict_type(
+                self._outer, StateDictType.FULL_STATE_DICT, settings
+            ):
+                state = self._outer.state_dict()
         if self.rank != 0:
             return {}
         prefix = _path_of(self._host, self._model) if self._host is not None else ""
