@@ -11,6 +11,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.uint64]
 
 _BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that it has an inverse modulo 2**64
+_TABLE_BITS = 18
+_TABLE_MASK = np.uint64((1 << _TABLE_BITS) - 1)
 _INVERSE = pow(_BASE, -1, 1 << 64)
 
 
@@ -37,6 +39,9 @@ class PatternIndex:
             if len(pattern):
                 self._by_hash[int(_hashes(pattern, self.window)[0])].append(index)
         self._sorted = np.array(sorted(self._by_hash), dtype=np.uint64)
+        # A table of the hashes' last bits tells at once of almost every window that it is none of them.
+        self._table = np.zeros(1 << _TABLE_BITS, dtype=bool)
+        self._table[(self._sorted & _TABLE_MASK).astype(np.int64)] = True
 
     def find(self, haystack: Sequence[int] | npt.NDArray[np.integer]) -> list[tuple[int, int]]:
         """Return (pattern, position) of every occurrence, by position."""
@@ -44,10 +49,11 @@ class PatternIndex:
         if len(data) < self.window or not len(self._sorted):
             return []
         hashes = _hashes(data, self.window)
-        slots = np.searchsorted(self._sorted, hashes)
+        maybe = np.flatnonzero(self._table[(hashes & _TABLE_MASK).astype(np.int64)])
+        slots = np.searchsorted(self._sorted, hashes[maybe])
         slots[slots == len(self._sorted)] = 0
         found = []
-        for position in np.flatnonzero(self._sorted[slots] == hashes).tolist():
+        for position in maybe[self._sorted[slots] == hashes[maybe]].tolist():
             for index in self._by_hash[int(hashes[position])]:
                 pattern = self.patterns[index]
                 if np.array_equal(data[position : position + len(pattern)], pattern):
