@@ -151,11 +151,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     from memaudit.errors import ConfigurationError
 
     try:
-        raise ConfigurationError(f"seeds {text!r}; give whole numbers such as 0,1,2") from error
+        return tuple(int(part) for part in text.strip("[]").split(","))
     except ValueError as error:
-        raise ConfigurationError(
-            f"seeds {text!r}; give whole numbers separated by commas, for example 0,1,2"
-        ) from error
+        raise ConfigurationError(f"seeds {text!r}; give whole numbers such as 0,1,2") from error
 
 
 def _say(request: object, outcome: object) -> None:
