@@ -275,7 +275,8 @@ def agreement(mine: dict[str, Any], peer: dict[str, Any]) -> list[str]:
     out.append(
         f"Regurgitation: {counts['pairs']} pairs of record and prefix, {counts['verbatim']} verbatim and "
         f"{counts['decided']} more decided by the scoring forward, {counts['generated']} by {counts['prompts']} "
-        f"prompts in {counts['calls']} batched calls, {counts['given_up']} of them given up early; {mine['scoring_forwards']} forwards scored all records twice."
+        f"prompts in {counts['calls']} batched calls, {counts['given_up']} of them given up early; "
+        f"{mine['scoring_forwards']} forwards scored all records twice."
     )
     return out
 
