@@ -14,6 +14,7 @@ def slurm(
     manifest: str | None = None,
     output_dir: str = "memaudit-slurm",
     status: str | None = None,
+    cancel: str | None = None,
     submit: bool = False,
     array_by: Literal["checkpoint", "canaries"] = "checkpoint",
     slices: int = 4,
@@ -48,6 +49,7 @@ def slurm(
         manifest: the manifest that inject() wrote.
         output_dir: folder of the sbatch files, logs, signals and reports; every node must see it.
         status: print how the jobs of this folder are, and do nothing else.
+        cancel: cancel the jobs of this folder for good (after a plain scancel a task goes back into the queue).
         submit: hand the files to sbatch.
         array_by: one array task for each checkpoint, or several for each, by slices of the canaries.
         slices: slices of each checkpoint's canaries, with --array-by canaries.
@@ -87,6 +89,8 @@ def slurm(
 
     if status is not None:
         return _print_status(Path(status))
+    if cancel is not None:
+        return _cancel(Path(cancel))
     if checkpoints is None or manifest is None:
         raise ConfigurationError("give --checkpoints PATTERN and --manifest FILE, or --status DIR")
     Manifest.load(manifest)  # a wrong file is an error here, not on every node
@@ -140,17 +144,31 @@ def _absolute(ref: str) -> str:
     return str(Path(ref).resolve()) if Path(ref).exists() else ref
 
 
-def _print_status(folder: Path) -> int:
-    from rich.console import Console
-    from rich.table import Table
-
+def _sweep_of(folder: Path) -> Any:
     from memaudit.errors import ConfigurationError
-    from memaudit.posthoc.slurm.submit import status
     from memaudit.posthoc.slurm.sweep_file import SWEEP_NAME, read_sweep
 
     sweep = read_sweep(folder)
     if sweep is None:
         raise ConfigurationError(f"{folder} has no {SWEEP_NAME}; name the folder that memaudit slurm wrote")
+    return sweep
+
+
+def _cancel(folder: Path) -> int:
+    from memaudit.posthoc.slurm.submit import cancel
+
+    cancel(folder, _sweep_of(folder))
+    print(f"cancelled; what was scored is in {folder}, memaudit slurm --submit goes on from there")
+    return 0
+
+
+def _print_status(folder: Path) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from memaudit.posthoc.slurm.submit import status
+
+    sweep = _sweep_of(folder)
     table = Table("task", "checkpoint", "slice", "files", "SLURM")
     rows = status(folder, sweep)
     for row in rows:

@@ -12,7 +12,7 @@ from memaudit import launch
 from memaudit.errors import ConfigurationError
 from memaudit.posthoc.checkpoints import Checkpoint
 from memaudit.posthoc.interrupt import EXIT_AGAIN
-from memaudit.posthoc.slurm.sweep_file import Sweep, SweepCheckpoint
+from memaudit.posthoc.slurm.sweep_file import STOP_NAME, Sweep, SweepCheckpoint
 
 OURS = (
     "array",
@@ -138,6 +138,7 @@ def render(sweep: Sweep, folder: Path, job: JobOptions) -> tuple[str, str]:
         "grace": job.grace,
         "folder": shlex.quote(str(folder)),
         "store": shlex.quote(str(folder / sweep.store)),
+        "stop": shlex.quote(str(folder / STOP_NAME)),
         "setup": list(job.setup),
         "python": shlex.quote(job.python),
         "slices": sweep.slices,

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memaudit.errors import ConfigurationError
+from memaudit.files import write_atomic
 from memaudit.posthoc.jobs import JobRecord, read_jobs
-from memaudit.posthoc.slurm.sweep_file import Sweep
+from memaudit.posthoc.slurm.sweep_file import STOP_NAME, Sweep
 from memaudit.session import REPORT_NAME
 
 
@@ -29,6 +30,7 @@ def submit(folder: Path, sweep: Sweep, *, after: str = "any") -> Sweep:
     Raises:
         ConfigurationError: there is no sbatch here, or it refuses a file.
     """
+    (folder / STOP_NAME).unlink(missing_ok=True)
     array = _sbatch([str(folder / "audit.sbatch")])
     waiting = [
         f"--dependency=after{after}:{array}",
@@ -54,6 +56,21 @@ def _sbatch(arguments: list[str]) -> int:
             f"sbatch refused {arguments[-1]}: {reason}; correct the option, then submit again"
         )
     return int(found[0])
+
+
+def cancel(folder: Path, sweep: Sweep) -> None:
+    """Cancel a sweep's jobs for good: a task that is only told to end would go back into the queue.
+
+    Raises:
+        ConfigurationError: the sweep was not submitted, or there is no scancel here.
+    """
+    jobs = [str(job) for job in (sweep.array_job, sweep.merge_job) if job is not None]
+    if not jobs or shutil.which("scancel") is None:
+        raise ConfigurationError(
+            f"no jobs of {folder} to cancel: it was not submitted, or this machine has no scancel"
+        )
+    write_atomic(folder / STOP_NAME, "")
+    subprocess.run(["scancel", *jobs], check=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ from memaudit.files import write_atomic
 
 SWEEP_NAME = "memaudit-slurm.json"
 
+STOP_NAME = "stop"
+"""A file beside it that keeps tasks that are told to end from going back into the queue."""
+
 
 class SweepCheckpoint(BaseModel):
     """One checkpoint of a sweep and the folder, below the sweep's, of its audit."""
