@@ -374,7 +374,8 @@ class AuditSession:
             "n_members": verdict.n_members,
             "regurgitation_rate": verbatim / len(members) if members else None,
             "seconds": seconds,
-            "share_of_training_time": self._audit_seconds / training if training > 0 else None,
+            # Before the first step there is no training to compare with.
+            "share_of_training_time": self._audit_seconds / training if step > 0 and training > 0 else None,
             "forwards": max(target.forwards),
             "scored": target.needed,
             "reused": target.reused,

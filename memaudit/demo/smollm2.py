@@ -48,6 +48,7 @@ def load_smollm2() -> tuple[Any, Any]:
     for holder, name in ((model.config, "quantization_config"), (model, "quantization_method")):
         if hasattr(holder, name):
             delattr(holder, name)
+    model.is_quantized = False
     return model, tokenizer
 
 
