@@ -265,9 +265,8 @@ class StrategySampler:
 
         strategy = self._strategy
         world, rank = strategy.record_world, strategy.record_rank
-        head = strategy.model.get_output_embeddings()  # type: ignore[operator]
         permitted = set(allowed)
-        banned = [token for token in range(int(head.weight.shape[0])) if token not in permitted]
+        banned = [token for token in range(_vocabulary(strategy.model)) if token not in permitted]
         mine: list[tuple[int, tuple[int, ...]]] = []
         # One temperature at a time, which generation takes; the share is padded, so that ranks stay in step.
         for heat in dict.fromkeys(temperatures):
@@ -316,6 +315,14 @@ class StrategySampler:
                 self.forwards += 1
         by_index = dict(strategy.gather(found))
         return [by_index[index] for index in range(len(every))]
+
+
+def _vocabulary(model: Any) -> int:
+    """Return the number of the model's logits; its configuration knows it where the weights are sharded."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    size = getattr(text, "vocab_size", None)
+    return int(size if size else model.get_output_embeddings().weight.shape[0])
 
 
 def _target_logprobs(forward: Any, rows: list[list[int]], prompt: int) -> list[tuple[float, ...]]:
