@@ -13,7 +13,7 @@ import torch.distributed as dist
 from tests.distributed import cpu_backends
 
 
-def main(kind: str, output: str) -> None:
+def main(kind: str, output: str, count: int) -> None:
     if kind != "ddp":  # accelerate knows plain data parallelism on the CPU
         cpu_backends.accelerate_on_cpu()
     if kind.startswith("zero"):
@@ -35,7 +35,7 @@ def main(kind: str, output: str) -> None:
     strategy = resolve(made.target)
     sampler = StrategySampler(strategy)
     before = torch.random.get_rng_state()
-    canaries = generate_canaries(tokenizer, n=6, n_controls=7, model=sampler)
+    canaries = generate_canaries(tokenizer, n=count, n_controls=count, model=sampler)
     quiet = torch.equal(before, torch.random.get_rng_state())
     prompt = tokenizer(LEAD)["input_ids"]
     largest = 0.0
@@ -65,4 +65,4 @@ def main(kind: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
