@@ -75,6 +75,17 @@ class Browser:
         self.phone = phone
 
     def __enter__(self) -> Browser:
+        try:
+            self._start()
+        except BaseException:
+            self.close()  # nothing may outlive a start that failed half-way
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
         binary, driver = require_chromium()
         self._profile = tempfile.mkdtemp(prefix="memaudit-chromium-")
         # Port 0 lets the driver choose a free one, which it prints.
@@ -106,15 +117,17 @@ class Browser:
         }
         answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{answer['sessionId']}"
-        return self
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the browser and its driver, and remove its profile."""
+        if not hasattr(self, "_process"):
+            return
         try:
             if hasattr(self, "_session"):
                 self._call("DELETE", self._session)
         finally:
             self._process.terminate()
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=120)
             assert self._process.stdout is not None
             self._process.stdout.close()
             shutil.rmtree(self._profile, ignore_errors=True)
@@ -164,5 +177,5 @@ class Browser:
         )
         # The driver listens on this machine alone; a proxy from the environment must not come between.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=60) as response:
+        with opener.open(request, timeout=240) as response:
             return json.load(response)["value"]
