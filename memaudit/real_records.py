@@ -58,7 +58,9 @@ def audit_real_records(session: AuditSession) -> tuple[dict[str, Any] | None, st
         return None, "no_dataset"
     seed = session.options.seeds[0]
     secret_ids = [c.secret_ids for c in session.manifest.members]
-    train, n_read, duplicates = _sample(rows, size, seed, session, secret_ids)
+    # Data that is dealt out by rank differs between ranks, and every rank must plan for the same records.
+    gather = session.strategy.gather
+    train, n_read, duplicates = gather([_sample(rows, size, seed, session, secret_ids)])[0]
     if not train:
         return None, "no_extractable_records"
     scores = _scores(session, train, "train")
@@ -80,7 +82,7 @@ def audit_real_records(session: AuditSession) -> tuple[dict[str, Any] | None, st
         "verbatim": _verbatim(session, train),
     }
     if held_out is not None:
-        others, _, _ = _sample(held_out, size, seed, session, [])
+        others, _, _ = gather([_sample(held_out, size, seed, session, [])])[0]
         if len(others) >= 8 and len(train) >= 8:
             against = _scores(session, others, "held-out")
             found["n_comparison_split"] = len(others)

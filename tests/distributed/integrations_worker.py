@@ -261,7 +261,11 @@ def raw(kind: str, folder: Path, data: Any) -> dict[str, Any]:
     accelerator = Accelerator(**options)
     model = a_model()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    session = AuditSession(accelerator, data[0], data[1], output_dir=folder, skip_generation=True)
+    session = AuditSession(
+        accelerator, data[0], data[1], output_dir=folder, skip_generation=True, real_sample=4
+    )
+    # Dealt out by rank, as datasets.distributed.split_dataset_by_node does.
+    session.real_records = (data[2][dist.get_rank() :: dist.get_world_size()], None)
     results = [session.audit(0, epoch=0)]
     step = 0
     for epoch in range(EPOCHS):
@@ -273,7 +277,8 @@ def raw(kind: str, folder: Path, data: Any) -> dict[str, Any]:
             step += 1
         results.append(session.audit(step, epoch=epoch + 1))
     report = session.report()
-    return {**found(session, results, model), "report": report.distributed}
+    out = {**found(session, results, model), "report": report.distributed}
+    return {**out, "ranked": [one["hash"] for one in report.real_records.ranked]}
 
 
 def plain_json(part: dict[str, Any]) -> dict[str, Any]:

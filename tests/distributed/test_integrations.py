@@ -87,3 +87,9 @@ def test_the_trainer_ends_in_the_same_bits_with_and_without_audits_on_shards(run
     bits = run[1]["bits"]
     assert bits["moved"] and bits["n"] > 10
     assert bits["same"]
+
+
+def test_real_records_that_are_dealt_out_by_rank_are_rank_0s(run: Any) -> None:
+    """Each rank sees other rows of such data, and all must score the same sample."""
+    ddp, fsdp2 = (run[1][kind]["raw"]["ranked"] for kind in KINDS)
+    assert len(set(ddp)) == 4 and ddp == fsdp2
