@@ -254,6 +254,9 @@ Every limit is checked: 1e-5 (tensor parallel 1e-4), and the training check has 
 state and must be noticed. "raising" is an audit that raises in the middle, "unstepped" one between backward and the
 optimizer's step, "accumulation" one between micro-batches.
 
+LoRA beside tensor-parallel weights is scored, with its reference; its consolidated weights and gradient norms are
+refused, since PEFT keeps each rank's piece of the adapter as a plain tensor.
+
 Not run here: NCCL or any GPU; ZeRO with NVMe; pipeline, context and expert parallelism, for which `resolve()` has no
 strategy.
 """
