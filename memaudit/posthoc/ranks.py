@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from memaudit.errors import ConfigurationError
+from memaudit.errors import AuditError, ConfigurationError
 
 T = TypeVar("T")
 
@@ -49,13 +49,23 @@ def process_group(timeout: float = 1800.0) -> Iterator[int]:
 
     Args:
         timeout: seconds that a collective waits for the other ranks.
+
+    Raises:
+        AuditError: the other ranks were not to be met.
     """
     if world_size() == 1 or dist.is_initialized():
         yield dist.get_rank() if dist.is_initialized() else 0
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     local_device()
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        raise AuditError(
+            f"rank {os.environ.get('RANK')} could not meet the other ranks ({reason}); the first error of another "
+            "rank says why, else check MASTER_ADDR and MASTER_PORT"
+        ) from error
     try:
         yield dist.get_rank()
     finally:
