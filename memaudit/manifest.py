@@ -182,7 +182,9 @@ class Manifest(_Hashed):
     """What :func:`memaudit.inject` planted and what it held out: the ground truth of every later claim.
 
     ``fmt`` names the record format; ``n_host_rows`` counts the rows before injection (None for a stream),
-    ``n_inserted_rows`` those added; ``token_share`` is the canaries' share of all tokens where it is known.
+    ``n_inserted_rows`` those added; ``observed_prefix`` holds the ids that the trainer really puts before each
+    secret, where they are the same for all and differ from what the format renders to; ``token_share`` is the
+    canaries' share of all tokens where it is known.
     """
 
     seed: int
@@ -198,6 +200,7 @@ class Manifest(_Hashed):
     token_share: float | None = None
     dataset_fingerprint: str | None = None
     canary_set_sha256: str | None = None
+    observed_prefix: tuple[int, ...] | None = Field(default=None, repr=False)
     warnings: tuple[str, ...] = ()
 
     @model_validator(mode="after")

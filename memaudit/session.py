@@ -19,7 +19,7 @@ from memaudit.errors import AuditError, ConfigurationError, ManifestError, Memau
 from memaudit.extraction import ExtractionOutcome, extract_all
 from memaudit.fingerprint import model_fingerprint
 from memaudit.gradient_scores import GRADNORM, gradient_norms, gradnorm_scores
-from memaudit.injection import Rendered, render
+from memaudit.injection import Rendered, render_all
 from memaudit.manifest import Manifest
 from memaudit.options import AuditOptions
 from memaudit.probes import Probe
@@ -119,9 +119,7 @@ class AuditSession:
             if isinstance(model_or_accelerator, Strategy)
             else resolve(model_or_accelerator, model=model)
         )
-        self.rendered: dict[str, Rendered] = {
-            canary.id: render(canary, self.manifest.fmt, tokenizer) for canary in self.manifest.canaries
-        }
+        self.rendered: dict[str, Rendered] = render_all(self.manifest, tokenizer)
         self._require_context()
         self.engine = AuditEngine(
             strategy=self.strategy,
@@ -151,6 +149,22 @@ class AuditSession:
             ConfigurationError: an unknown name, or a value out of range.
         """
         return _options(options, dict(choices))
+
+    def adopt_context(self, observed_prefix: tuple[int, ...] | None) -> Manifest:
+        """Score the secrets after the tokens that training really puts before them; call before ``reference``.
+
+        Args:
+            observed_prefix: what this rank's pre-flight saw; None where records train as they render.
+
+        Returns:
+            The manifest that now says so, on every rank: keep that one for audits after training.
+        """
+        seen = {prefix for prefix in self.strategy.gather([observed_prefix]) if prefix is not None}
+        if len(seen) == 1:
+            self.manifest = self.manifest.model_copy(update={"observed_prefix": seen.pop()})
+            self.rendered = render_all(self.manifest, self.tokenizer)
+            self._require_context()
+        return self.manifest
 
     @property
     def probes(self) -> list[Probe]:

@@ -6,6 +6,6 @@ from memaudit.injection.formats import FORMATS
 from memaudit.injection.formats.alpaca import alpaca_text
 from memaudit.injection.inject import inject
 from memaudit.injection.records import canaries_from_records
-from memaudit.injection.rendering import Rendered, render
+from memaudit.injection.rendering import Rendered, render, render_all
 
-__all__ = ["FORMATS", "Rendered", "alpaca_text", "canaries_from_records", "inject", "render"]
+__all__ = ["FORMATS", "Rendered", "alpaca_text", "canaries_from_records", "inject", "render", "render_all"]

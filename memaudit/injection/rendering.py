@@ -9,7 +9,7 @@ from typing import Any
 from memaudit.canaries.tokens import TokenizerLike, decode
 from memaudit.errors import InjectionError
 from memaudit.injection.formats import find
-from memaudit.manifest import PlacedCanary
+from memaudit.manifest import Manifest, PlacedCanary
 
 COLUMNS_KEY = "columns"
 """Where a placed canary's metadata keep the columns that have other than the usual names."""
@@ -58,6 +58,32 @@ def render(canary: PlacedCanary, fmt: str, tokenizer: TokenizerLike) -> Rendered
         )
     text = tokenised.text if tokenised.text is not None else decode(tokenizer, tokenised.ids)
     return Rendered(tuple(tokenised.ids), (start, start + len(canary.secret_ids)), text)
+
+
+def render_all(manifest: Manifest, tokenizer: TokenizerLike) -> dict[str, Rendered]:
+    """Return every canary's record as training saw it, by id.
+
+    Where the pre-flight saw the trainer put other tokens before the secrets than the format renders to, each
+    secret stands after those: a score in a context that was never trained on would miss what was learnt.
+
+    Args:
+        manifest: with the observed context, where there is one.
+        tokenizer: the training's.
+
+    Raises:
+        InjectionError: a secret's ids are not in its record's, and no context was observed.
+    """
+    if manifest.observed_prefix is None:
+        return {canary.id: render(canary, manifest.fmt, tokenizer) for canary in manifest.canaries}
+    before = manifest.observed_prefix
+    return {
+        canary.id: Rendered(
+            (*before, *canary.secret_ids),
+            (len(before), len(before) + len(canary.secret_ids)),
+            decode(tokenizer, [*before, *canary.secret_ids]),
+        )
+        for canary in manifest.canaries
+    }
 
 
 def render_record(

@@ -130,6 +130,9 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         )
         if self.preflight is not None:
             session.preflight = self.preflight.to_dict()
+        self.manifest = session.adopt_context(
+            self.preflight.observed_prefix if self.preflight is not None else None
+        )
         session.real_records = (getattr(self.trainer, "train_dataset", None), self.held_out)
         session.training = {name: getattr(args, name) for name in TRAINING_ARGUMENTS if hasattr(args, name)}
         if session.strategy.rank == 0:

@@ -98,6 +98,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
     ) -> None:
         super().__init__()
         self.manifest = manifest if isinstance(manifest, Manifest) else Manifest.load(manifest)
+        self._manifest_sha256 = self.manifest.content_hash()  # as given: what the data show may be added to it later
         self.tokenizer = _tokenizer(tokenizer)
         self.schedule = Schedule(every_steps=every_n_steps, every_epochs=every_n_epochs, at_start=at_start)
         self.at_end = at_end
@@ -133,7 +134,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
         """Return what a resumed run needs: the figures so far, their peaks, and the step audited last."""
         return {
             "version": STATE_VERSION,
-            "manifest_sha256": self.manifest.content_hash(),
+            "manifest_sha256": self._manifest_sha256,
             "audited_step": self._audited_step,
             "history": [dict(figures) for figures in self.history],
             "peaks": {
@@ -152,7 +153,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
                 f"the checkpoint's audit state has version {state_dict['version']}, this memaudit reads up to "
                 f"{STATE_VERSION}; upgrade memaudit"
             )
-        if state_dict["manifest_sha256"] != self.manifest.content_hash():
+        if state_dict["manifest_sha256"] != self._manifest_sha256:
             raise ConfigurationError(
                 "the checkpoint was trained with another manifest; give the one that its run began with "
                 f"({MANIFEST_NAME} in its output folder)"
@@ -182,6 +183,9 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
         )
         if self.preflight is not None:
             session.preflight = self.preflight.to_dict()
+        self.manifest = session.adopt_context(
+            self.preflight.observed_prefix if self.preflight is not None else None
+        )
         session.real_records = (self.train_records, self.held_out)
         if session.strategy.rank == 0:
             self.manifest.save(folder / MANIFEST_NAME)

@@ -13,7 +13,7 @@ import memaudit
 from memaudit.errors import CheckpointError, ConfigurationError, ReferenceModeError
 from memaudit.extraction import extract_all
 from memaudit.files import write_atomic
-from memaudit.injection import render
+from memaudit.injection import render_all
 from memaudit.manifest import Manifest
 from memaudit.options import AuditOptions
 from memaudit.posthoc.checkpoints import Checkpoint, Loading, detect, fingerprint, load
@@ -93,7 +93,7 @@ def audit_checkpoint(request: Request, flag: Flag | None = None) -> Any:
     _require_writable(request.output_dir)
     tokenizer, tokenizer_from = load_tokenizer(request, checkpoint)
     require_same_tokenizer(manifest, tokenizer)
-    probes = [_probe(canary, manifest, tokenizer) for canary in manifest.canaries]
+    probes = [Probe(name, one.ids, one.span) for name, one in render_all(manifest, tokenizer).items()]
     store = InterruptibleStore(request.store or request.output_dir / SIGNALS_NAME, flag or Flag())
     weights = from_rank_zero(weights_name(checkpoint, request.loading))
     limits = {
@@ -193,11 +193,6 @@ def _tokenizer_places(request: Request, checkpoint: Checkpoint) -> list[str]:
 def _has_tokenizer(folder: Path) -> bool:
     names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
     return any((folder / name).is_file() for name in names)
-
-
-def _probe(canary: Any, manifest: Manifest, tokenizer: Any) -> Probe:
-    rendered = render(canary, manifest.fmt, tokenizer)
-    return Probe(canary.id, rendered.ids, rendered.span)
 
 
 def read_records(path: str | None) -> Any:
