@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from torchmetrics import Metric
 from torchmetrics.aggregation import MaxMetric, RunningMean
 
 from memaudit.errors import AuditError, ConfigurationError, MissingExtraError
+from memaudit.files import sha256_bytes
 from memaudit.integrations.lifecycle import Lifecycle
 from memaudit.manifest import Manifest
 from memaudit.options import AuditOptions
@@ -98,7 +100,6 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
     ) -> None:
         super().__init__()
         self.manifest = manifest if isinstance(manifest, Manifest) else Manifest.load(manifest)
-        self._manifest_sha256 = self.manifest.content_hash()  # as given: what the data show may be added to it later
         self.tokenizer = _tokenizer(tokenizer)
         self.schedule = Schedule(every_steps=every_n_steps, every_epochs=every_n_epochs, at_start=at_start)
         self.at_end = at_end
@@ -134,7 +135,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
         """Return what a resumed run needs: the figures so far, their peaks, and the step audited last."""
         return {
             "version": STATE_VERSION,
-            "manifest_sha256": self._manifest_sha256,
+            "design_sha256": _design(self.manifest),
             "audited_step": self._audited_step,
             "history": [dict(figures) for figures in self.history],
             "peaks": {
@@ -153,7 +154,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
                 f"the checkpoint's audit state has version {state_dict['version']}, this memaudit reads up to "
                 f"{STATE_VERSION}; upgrade memaudit"
             )
-        if state_dict["manifest_sha256"] != self._manifest_sha256:
+        if state_dict["design_sha256"] != _design(self.manifest):
             raise ConfigurationError(
                 "the checkpoint was trained with another manifest; give the one that its run began with "
                 f"({MANIFEST_NAME} in its output folder)"
@@ -268,6 +269,12 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
             pl_module.log(
                 name, metric, on_step=False, on_epoch=True, logger=False, metric_attribute=name, batch_size=1
             )
+
+
+def _design(manifest: Manifest) -> str:
+    """Return a SHA-256 over what was planted; what the pre-flight adds to a manifest does not change it."""
+    planted = [(c.id, c.secret_hash, c.role, c.included, c.repetitions) for c in manifest.canaries]
+    return sha256_bytes(json.dumps(planted).encode())
 
 
 def _epochs(trainer: Trainer, batches: int = 0) -> float:

@@ -229,7 +229,7 @@ def test_a_checkpoint_of_another_manifest_is_refused(planted: Any, tmp_path: Pat
     state = audit.state_dict()
     LightningMemorizationAudit(manifest, tokenizer).load_state_dict(state)
     with pytest.raises(ConfigurationError, match="another manifest"):
-        audit.load_state_dict({**state, "manifest_sha256": "0" * 64})
+        audit.load_state_dict({**state, "design_sha256": "0" * 64})
     with pytest.raises(ConfigurationError, match="upgrade memaudit"):
         audit.load_state_dict({**state, "version": 99})
 
