@@ -17,7 +17,7 @@ from memaudit.sampling import generate_canaries
 
 HOST_ROWS = 200
 MAX_LENGTH = 128
-EPOCHS = 3
+EPOCHS = 2
 BATCH = 8
 LEARNING_RATE = 1e-3
 COLUMNS = ("instruction", "input", "output")

@@ -23,8 +23,13 @@ def two_ranks(mode: str, store: Path, limit: float) -> list[tuple[int | None, st
     for rank in range(2):
         environment = {
             **os.environ,
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
         }
         command = [sys.executable, "-m", "tests.distributed.failure_worker", mode, str(store)]
         ranks.append(

@@ -93,7 +93,7 @@ def test_told_to_end(command: Command, tmp_path: Path, whole: tuple[str, float],
         time.sleep(0.005)
     os.kill(child, number)
     assert finish(child) == 75
-    assert 0 < sum(len(keys) for keys in scored_keys(store).values())
+    assert sum(len(keys) for keys in scored_keys(store).values()) > 0
     assert not (tmp_path / "a" / REPORT).exists()
     assert finish(start(arguments)) == 0
     assert content(tmp_path / "a") == whole[0]

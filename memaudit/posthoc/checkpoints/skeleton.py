@@ -45,7 +45,7 @@ def build(config: Any, *, dtype: torch.dtype, adapter_config: Mapping[str, Any] 
     from transformers import AutoModelForCausalLM
 
     with init_empty_weights(include_buffers=False):
-        model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
         if adapter_config is not None:
             model = _with_adapter(model, adapter_config)
     inner = getattr(model, "get_base_model", lambda: model)()
@@ -54,7 +54,8 @@ def build(config: Any, *, dtype: torch.dtype, adapter_config: Mapping[str, Any] 
         parameter.requires_grad_(False)  # an audit trains nothing
     if adapter_config is not None:
         model.to(dtype=dtype)  # FSDP2's groups need one dtype
-    return model.eval()
+    evaluated: nn.Module = model.eval()
+    return evaluated
 
 
 def _with_adapter(model: nn.Module, adapter_config: Mapping[str, Any]) -> nn.Module:
