@@ -82,7 +82,7 @@ def audit(
     from memaudit.options import DEFAULT_ATTACKS, AuditOptions
     from memaudit.posthoc.audit import Request, audit_checkpoint
     from memaudit.posthoc.checkpoints import Loading
-    from memaudit.posthoc.interrupt import Interrupted, InterruptedAuditError, listening
+    from memaudit.posthoc.interrupt import Interrupted, InterruptedAuditError, StoreFailed, listening
     from memaudit.posthoc.ranks import process_group
     from memaudit.posthoc.slices import Slice
 
@@ -135,6 +135,8 @@ def audit(
             f"told to end by {stop}; what was scored is in {request.store or request.output_dir}, "
             "the same command goes on from there"
         ) from None
+    except StoreFailed as failed:
+        raise failed.error from None
     return 0
 
 

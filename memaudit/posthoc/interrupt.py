@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from memaudit.errors import MemauditError
+from memaudit.errors import MemauditError, SignalStoreError
 from memaudit.signals import TokenSignals
 from memaudit.store import SignalStore
 
@@ -25,6 +25,17 @@ class Interrupted(BaseException):
 
     Not an Exception: the engine goes on with the planned forwards after those.
     """
+
+
+class StoreFailed(BaseException):
+    """Signals cannot be written (a full disk): the job ends at once, since further forwards would be lost.
+
+    Not an Exception, as :class:`Interrupted`; ``error`` is what the command line reports.
+    """
+
+    def __init__(self, error: SignalStoreError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class InterruptedAuditError(MemauditError):
@@ -81,8 +92,12 @@ class InterruptibleStore(SignalStore):
 
         Raises:
             Interrupted: the batch is stored and the flag is set.
+            StoreFailed: the batch cannot be written.
         """
-        super().put_many(fingerprint, signals)
+        try:
+            super().put_many(fingerprint, signals)
+        except SignalStoreError as error:
+            raise StoreFailed(error) from error
         self.check()
 
     def put_values(self, kind: str, fingerprint: str, values: Mapping[str, Any]) -> None:
@@ -90,8 +105,12 @@ class InterruptibleStore(SignalStore):
 
         Raises:
             Interrupted: the values are stored and the flag is set.
+            StoreFailed: the values cannot be written.
         """
-        super().put_values(kind, fingerprint, values)
+        try:
+            super().put_values(kind, fingerprint, values)
+        except SignalStoreError as error:
+            raise StoreFailed(error) from error
         self.check()
 
     def check(self) -> None:
