@@ -117,6 +117,10 @@ class _Hashed(BaseModel):
             ManifestError: it is missing, truncated, changed since it was written, or of a newer version.
         """
         kind = "manifest" if cls.__name__ == "Manifest" else "canary set"
+        shown = str(path)
+        if len(shown) > 1024 or "\n" in shown or "{" in shown:
+            # A manifest's own text given for its path must not end up, secrets and all, in an error.
+            raise ManifestError(f"a path of a {kind} was expected, given a text of {len(shown)} characters")
         try:
             text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError as error:

@@ -85,6 +85,12 @@ def test_no_secret_in_representations_or_errors(tmp_path: Path) -> None:
     assert "top secret" not in str(caught.value)
 
 
+def test_a_manifests_text_given_for_its_path_stays_out_of_the_error() -> None:
+    with pytest.raises(ManifestError, match="a path of a manifest was expected") as caught:
+        Manifest.load(a_manifest().model_dump_json())
+    assert "top secret" not in str(caught.value)
+
+
 def test_a_control_cannot_be_included() -> None:
     with pytest.raises(ValueError, match="control"):
         Canary(id="c", family="f", generator="g", secret="s", secret_ids=(1,), role="control", included=True)
