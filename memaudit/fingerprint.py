@@ -43,16 +43,22 @@ def local_tensor(parameter: Tensor) -> Tensor:
 
 
 def _checksum(tensor: Tensor) -> tuple[int, int]:
-    """Sum of the bits as integers, plain and weighted by position, modulo 2**64."""
+    """Sum of the bits as 64-bit words, plain and weighted by position, modulo 2**64."""
     if tensor.numel() == 0 or tensor.is_meta:
         return (0, 0)
-    flat = tensor.contiguous().view(-1)
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = flat.view(kinds[flat.element_size()])
+    flat = tensor.contiguous().view(-1).view(torch.uint8)
+    whole = flat.numel() // 8 * 8
     plain = weighted = 0
-    for start in range(0, bits.numel(), _CHUNK):
-        chunk = bits[start : start + _CHUNK].long()
-        position = torch.arange(start + 1, start + 1 + chunk.numel(), device=chunk.device)
-        plain += int(chunk.sum())
-        weighted += int((chunk * position).sum())
+    # Where a shard does not begin at a multiple of eight bytes, its bytes are copied to where they do.
+    aligned = flat.storage_offset() % 8 == 0
+    words = (flat[:whole] if aligned else flat[:whole].clone()).view(torch.int64)
+    position = torch.arange(1, 1 + min(_CHUNK, words.numel()), device=flat.device)
+    for start in range(0, words.numel(), _CHUNK):
+        chunk = words[start : start + _CHUNK]
+        total = int(chunk.sum())
+        plain += total
+        weighted += int((chunk * position[: chunk.numel()]).sum()) + start * total
+    rest = int.from_bytes(bytes(flat[whole:].cpu().tolist()), "little")
+    plain += rest
+    weighted += rest * (words.numel() + 1)
     return plain & (2**64 - 1), weighted & (2**64 - 1)
