@@ -61,6 +61,7 @@ def attack(
     stack: bool = True,
     max_batch_size: int = 32,
     max_batch_tokens: int = 8192,
+    max_batch_targets: int = 512,
     fixed_batches: bool = False,
     backend: str = "transformers",
     **loading: Any,
@@ -90,7 +91,8 @@ def attack(
         spaced: whether words are separated by spaces.
         level: confidence of the intervals.
         stack: whether a cross-fitted combination is reported beside the attacks.
-        max_batch_size, max_batch_tokens: limits of one forward.
+        max_batch_size, max_batch_tokens, max_batch_targets: limits of one forward; the last is the rows of
+            vocabulary size that are in memory at once.
         fixed_batches: whether batches must not depend on the number of ranks.
         backend: ``transformers`` or ``vllm``.
         loading: for a path, choices of :class:`memaudit.posthoc.checkpoints.Loading`, or vLLM's engine options.
@@ -113,6 +115,7 @@ def attack(
         store=kept_signals,
         max_batch_size=max_batch_size,
         max_batch_tokens=max_batch_tokens,
+        max_batch_targets=max_batch_targets,
         fixed_batches=fixed_batches,
         backend=backend,
         **loading,

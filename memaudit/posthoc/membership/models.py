@@ -24,6 +24,7 @@ def open_backend(
     store: SignalStore | None = None,
     max_batch_size: int = 32,
     max_batch_tokens: int = 8192,
+    max_batch_targets: int = 512,
     fixed_batches: bool = False,
     backend: str = "transformers",
     **loading: Any,
@@ -34,7 +35,7 @@ def open_backend(
         model: a backend, which is returned as it is; a strategy, model, Accelerator or Trainer; or a path.
         tokenizer: an object, a path or a hub id; by default the one beside the checkpoint.
         reference: as model.
-        store, max_batch_size, max_batch_tokens, fixed_batches: see :class:`TransformersBackend`.
+        store, max_batch_size, max_batch_tokens, max_batch_targets, fixed_batches: see :class:`TransformersBackend`.
         backend: one of ``BACKENDS``.
         loading: choices for a path.
 
@@ -63,6 +64,7 @@ def open_backend(
         store=store,
         max_batch_size=max_batch_size,
         max_batch_tokens=max_batch_tokens,
+        max_batch_targets=max_batch_targets,
         fixed_batches=fixed_batches,
     )
 
