@@ -94,7 +94,9 @@ def audit_checkpoint(request: Request, flag: Flag | None = None) -> Any:
     tokenizer, tokenizer_from = load_tokenizer(request, checkpoint)
     require_same_tokenizer(manifest, tokenizer)
     probes = [Probe(name, one.ids, one.span) for name, one in render_all(manifest, tokenizer).items()]
-    store = InterruptibleStore(request.store or request.output_dir / SIGNALS_NAME, Flag() if flag is None else flag)
+    store = InterruptibleStore(
+        request.store or request.output_dir / SIGNALS_NAME, Flag() if flag is None else flag
+    )
     weights = from_rank_zero(weights_name(checkpoint, request.loading))
     limits = {
         "max_batch_size": request.options.max_batch_size,

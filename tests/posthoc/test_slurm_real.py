@@ -35,11 +35,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if probe.connect_ex(("127.0.0.1", 16817)) == 0:
             pytest.skip("another SLURM of these tests runs on this machine")
     place = tmp_path_factory.mktemp("slurm")
+    before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PYTHONPATH", "OMP_NUM_THREADS", "PATH")}
+    # Debian puts the daemons where a user's PATH does not always look.
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin{os.pathsep}/sbin"
     started = subprocess.run(
         ["bash", script, "start", str(place), "2"], capture_output=True, text=True, timeout=400
     )
     assert started.returncode == 0, started.stderr
-    before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PYTHONPATH", "OMP_NUM_THREADS")}
     os.environ.update(SLURM_CONF=str(place / "slurm.conf"), PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
     try:
         yield
