@@ -8,7 +8,17 @@ Example:
 
 from __future__ import annotations
 
-from memaudit.attacks.base import TEXT, Attack, Generation, Needs, Record, UnscorableError, Variant, View
+from memaudit.attacks.base import (
+    TEXT,
+    Attack,
+    Generation,
+    Needs,
+    Record,
+    ReferenceAttack,
+    UnscorableError,
+    Variant,
+    View,
+)
 from memaudit.attacks.canary import canary_attacks, canary_scores
 from memaudit.attacks.registry import get, make, make_all, names, register
 
@@ -18,6 +28,7 @@ __all__ = [
     "Generation",
     "Needs",
     "Record",
+    "ReferenceAttack",
     "UnscorableError",
     "Variant",
     "View",

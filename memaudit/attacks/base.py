@@ -246,3 +246,24 @@ class Attack(ABC):
         """Refuse a parameter's value."""
         if not holds:
             raise ConfigurationError(f"attack {self.name}: {what}; given {self.parameters}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceAttack(Attack):
+    """An attack that compares the target with a reference model, which may be one of several.
+
+    Args:
+        reference: name, path or hub id of the reference; empty for the run's only one.
+
+    Example:
+        >>> from memaudit.attacks import make
+        >>> make("ref(reference='small')").label, reference_of(make("loss"))
+        ("ref(reference='small')", '')
+    """
+
+    reference: str = ""
+
+
+def reference_of(attack: Attack) -> str:
+    """Return the reference that an attack names; empty for the run's only one."""
+    return attack.reference if isinstance(attack, ReferenceAttack) else ""

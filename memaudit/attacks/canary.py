@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
-from memaudit.attacks.base import TEXT, Attack, View
+from memaudit.attacks.base import TEXT, Attack, View, reference_of
 from memaudit.attacks.registry import is_built_in, make, make_all, names
 from memaudit.errors import ConfigurationError
 from memaudit.signals import TokenSignals
@@ -93,6 +93,10 @@ def check_canary_attack(attack: Attack, reference: bool, texts: bool) -> None:
         ConfigurationError: it does.
     """
     needs = attack.requirements
+    if reference_of(attack):
+        raise ConfigurationError(
+            f"attack {attack.label} names a reference model; here there is one at most: leave the name out"
+        )
     if needs.reference and not reference:
         raise ConfigurationError(
             f"attack {attack.label} needs a reference model's signals; give them or leave it out"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from memaudit.attacks.base import Attack, Needs, UnscorableError, View
+from memaudit.attacks.base import Needs, ReferenceAttack, UnscorableError, View
 
 
 @dataclass(frozen=True, kw_only=True)
-class EZ(Attack):
+class EZ(ReferenceAttack):
     """log((P + e) / (N + e)) over the tokens that are not the target's top-1.
 
     P sums the positive and N the absolute negative differences of log-probability, target minus reference.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memaudit.attacks.base import Attack, Needs, UnscorableError, View
+from memaudit.attacks.base import Needs, ReferenceAttack, UnscorableError, View
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradNorm(Attack):
+class GradNorm(ReferenceAttack):
     """Minus the squared gradient norm of the mean loss, plus the reference's where there is one of its own.
 
     The norm is over the parameters that are trained. A reference by adapters off has no gradient of its own.
@@ -17,6 +17,10 @@ class GradNorm(Attack):
     name = "gradnorm"
     needs = Needs(gradients=True)
     source = "opake gradient_scores; Nasr et al. 2019, arXiv 1812.00910"
+
+    @property
+    def requirements(self) -> Needs:
+        return Needs(gradients=True, reference=bool(self.reference))
 
     def score(self, view: View) -> float:
         if view.gradient is None:

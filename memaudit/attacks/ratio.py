@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memaudit.attacks.base import Attack, Needs, View
+from memaudit.attacks.base import Needs, ReferenceAttack, View
 
 SMALLEST = float(np.finfo(np.float64).tiny)
 """Least loss that is divided by: a text whose every token is certain has loss 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ratio(Attack):
+class Ratio(ReferenceAttack):
     """Reference NLL divided by target NLL. Where the target's is 0 the score is very large, not infinite."""
 
     name = "ratio"

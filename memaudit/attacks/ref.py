@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memaudit.attacks.base import Attack, Needs, View
+from memaudit.attacks.base import Needs, ReferenceAttack, View
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ref(Attack):
+class Ref(ReferenceAttack):
     """Difference of mean log-probabilities, target minus reference."""
 
     name = "ref"

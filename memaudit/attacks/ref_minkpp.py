@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memaudit.attacks.base import Attack, Needs, View
+from memaudit.attacks.base import Needs, ReferenceAttack, View
 from memaudit.attacks.mink import lowest_mean
 from memaudit.attacks.minkpp import standardised
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefMinKPP(Attack):
+class RefMinKPP(ReferenceAttack):
     """minkpp(target) - minkpp(reference); each model's lowest positions are chosen by its own scores.
 
     Args:

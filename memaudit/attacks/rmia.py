@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from memaudit.attacks.base import Attack, Needs, UnscorableError, View
+from memaudit.attacks.base import Needs, ReferenceAttack, UnscorableError, View
 
 
 def dominated_share(
@@ -38,7 +38,7 @@ def dominated_share(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMIA(Attack):
+class RMIA(ReferenceAttack):
     """Share of a population of non-members that the text's likelihood ratio dominates; offline, one reference.
 
     A text's probability is the geometric mean over its tokens, exp(mean log-probability).

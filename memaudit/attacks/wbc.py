@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memaudit.attacks.base import Attack, Needs, UnscorableError, View
+from memaudit.attacks.base import Needs, ReferenceAttack, UnscorableError, View
 
 WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 
@@ -38,7 +38,7 @@ def window_share(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WBC(Attack):
+class WBC(ReferenceAttack):
     """Window-based comparison of target and reference.
 
     Args:

@@ -66,7 +66,8 @@ def attack(
         limit: rows to read at most.
         tokenizer: path or hub id; by default the one beside the checkpoint.
         adapter: folder of a LoRA adapter over the model.
-        reference: path or hub id of a reference model; by default the target's adapters off, where it has any.
+        reference: path or hub id of a reference model; by default the target's adapters off, where it has any. An
+            attack may name another: "ref(reference='PATH')".
         nonmembers: file of texts known not to be members, for prefixes and populations.
         members: file of texts known to be members, for prefixes.
         corpus: file of texts, a reference corpus for dcpdd.
@@ -85,7 +86,7 @@ def attack(
         backend: what runs the model.
         output: folder of the results, in a sub-folder named by the time; results by default.
     """
-    from memaudit.posthoc.membership.config import read_config
+    from memaudit.posthoc.membership.config import read_config, unnamed
     from memaudit.posthoc.membership.data import read_lines, read_texts
 
     logging.basicConfig(level=logging.WARNING, format="memaudit: %(message)s")
@@ -99,7 +100,10 @@ def attack(
         tokenizer, reference = tokenizer or run.tokenizer, reference or run.reference
         masked_lm, dtype = masked_lm or run.masked_lm, dtype if dtype != "auto" else run.dtype  # type: ignore[assignment]
         max_length, output = max_length or run.max_length, output or run.output_dir
-        max_batch_size, chosen = max_batch_size or run.max_batch_size, attacks or run.attacks
+        max_batch_size = max_batch_size or run.max_batch_size
+        chosen = attacks or (
+            unnamed(run.attacks) if reference and reference != run.reference else run.attacks
+        )
         given = {name: value for name, value in read.items() if value != _DEFAULT_READ[name]}
         read = {**read, **run.data, **given}
         data = data or run.data["path"]

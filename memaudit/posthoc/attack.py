@@ -23,6 +23,7 @@ from memaudit.posthoc.membership.inputs import Groups, Labels, Texts, groups_by_
 from memaudit.posthoc.membership.metrics import length_groups, metrics_of
 from memaudit.posthoc.membership.models import open_backend
 from memaudit.posthoc.membership.pools import Pools, hold_apart
+from memaudit.posthoc.membership.references import against_each, named_references, reference_notes
 from memaudit.posthoc.membership.result import STACK, AttackResult
 from memaudit.posthoc.membership.run import Cost, Scored, run_attacks
 from memaudit.seeds import derive_seed
@@ -77,7 +78,9 @@ def attack(
         attacks: names such as ``"loss,mink(ratio=0.1),stack"``, or attacks; by default all that share the
             forwards of the texts under the target and the reference.
         tokenizer: the model's; by default the one beside the checkpoint.
-        reference: a reference model or checkpoint; by default the target's adapters off, where it has any.
+        reference: a reference model or checkpoint; by default the target's adapters off, where it has any. Several
+            by name ({"small": model, ...}): each attack that compares with a reference runs against each, in
+            columns such as ``ref(reference='small')``. An attack may also name one by its path.
         groups: the source of each text, by which metrics are split as well.
         nonmembers: texts known not to be members, apart from the judged, for prefixes and populations. Where
             attacks need them and none are given, some are drawn from the labelled texts and not judged.
@@ -108,10 +111,14 @@ def attack(
         attacks = list(attacks)
     known, sources = labels_by_id(labels, by_id), groups_by_id(groups, by_id)
     kept_signals = _store(store)
+    several = isinstance(reference, Mapping)
+    asked = None if attacks is None else _attacks(_without_stack(attacks), False)
+    named = named_references(against_each(asked or [], reference), reference)
     opened = open_backend(
         model,
         tokenizer=tokenizer,
-        reference=reference,
+        reference=None if several else reference,
+        references=dict(reference) if several and asked is None else named,
         store=kept_signals,
         max_batch_size=max_batch_size,
         max_batch_tokens=max_batch_tokens,
@@ -120,7 +127,8 @@ def attack(
         backend=backend,
         **loading,
     )
-    made = _attacks(_without_stack(attacks), opened.has_reference)
+    made = asked if asked is not None else _attacks(None, opened.has_reference or several)
+    made = against_each(made, reference)
     if not opened.full_distribution and attacks is None:
         made = [one for one in made if not one.requirements.distribution]
     pools = hold_apart(by_id, known, made, Pools(tuple(nonmembers), tuple(members)), seed=seed)
@@ -164,7 +172,7 @@ def attack(
         raise ConfigurationError(
             "stack needs stack=True, two attacks, and ten members and ten non-members that all of them score"
         )
-    notes = [*pools.notes, *_both_labels(judged, kept), *_notes(made, tools)]
+    notes = [*pools.notes, *_both_labels(judged, kept), *_notes(made, tools), *reference_notes(made)]
     sources = {id: one for id, one in sources.items() if id in judged}
     result = _finish(scored, kept, sources, level, stack, seed, settings, notes)
     return replace(result, dataset=_dataset(scored, kept, judged, seed))

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from memaudit.attacks.base import Generation
 from memaudit.probes import Probe
 from memaudit.signals import TokenSignals
 
-Which = Literal["target", "reference"]
+Which = str
+"""A model of a run: "target", "reference", or "reference NAME" where an attack names one of several."""
+
 T = TypeVar("T")
+
+
+def reference_model(name: str = "") -> Which:
+    """Return which model a reference is: the run's only one, or the one of that name.
+
+    Example:
+        >>> reference_model(), reference_model("small")
+        ('reference', 'reference small')
+    """
+    return f"reference {name}" if name else "reference"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +48,7 @@ class Answer:
 class Backend(Protocol):
     """A target model, and a reference where there is one, ready to answer.
 
+    ``references`` names those that attacks may choose among, beside the unnamed one of ``has_reference``.
     ``full_distribution`` says whether signals hold the mean and standard deviation over the vocabulary;
     without it attacks that need them are refused. Every rank makes the same calls.
     """
@@ -46,6 +59,7 @@ class Backend(Protocol):
     max_length: int
     vocabulary: int
     has_reference: bool
+    references: tuple[str, ...]
     full_distribution: bool
 
     def score(self, probes: Sequence[Probe], which: Which) -> Answer:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from memaudit.attacks.base import Attack
+from memaudit.attacks.base import Attack, ReferenceAttack, reference_of
 from memaudit.attacks.registry import make, names
 from memaudit.errors import ConfigurationError
 
@@ -36,7 +36,10 @@ _SECTIONS = ("model", "lora", "sampling_parameters", "data", "methods", "output_
 
 @dataclass(kw_only=True, slots=True)
 class FastMiaRun:
-    """What a Fast-MIA configuration asks for, in our words; ``warnings`` name each key that does not apply."""
+    """What a Fast-MIA configuration asks for, in our words; ``warnings`` name each key that does not apply.
+
+    Where all its reference models are one, ``reference`` is it; where they differ, each attack names its own.
+    """
 
     model: str
     adapter: str | None = None
@@ -90,6 +93,9 @@ def read_config(path: str | Path, *, corpus: bool = False, masked_lm: bool = Fal
     _data(run, content["data"])
     for number, method in enumerate(content["methods"]):
         _method(run, method, f"methods[{number}]", corpus, masked_lm)
+    references = list(dict.fromkeys(name for one in run.attacks if (name := reference_of(one))))
+    if len(references) == 1:
+        run.reference, run.attacks = references[0], unnamed(run.attacks)
     if not run.attacks:
         raise ConfigurationError(
             f"configuration {path} names no method that can run: {'; '.join(run.warnings)}"
@@ -171,12 +177,12 @@ def _method(run: FastMiaRun, method: Any, where: str, corpus: bool, masked_lm: b
             f"{where}.type {name!r} is no attack here, and is left out; there are {', '.join(names())}",
         )
         return
-    if name == "ref":
+    parameters: dict[str, Any] = dict(_DEFAULTS.get(name, {}))
+    if isinstance(make(name), ReferenceAttack):
         reference = given.pop("reference_model", None) or {}
         found = reference.get("model_id") if isinstance(reference, dict) else reference
-        if run.reference not in (None, found):
-            raise ConfigurationError("the configuration names two reference models; run it once for each")
-        run.reference = found
+        if found:
+            parameters["reference"] = str(found)
         for key in reference if isinstance(reference, dict) else ():
             if key != "model_id":
                 _ignore(
@@ -196,7 +202,6 @@ def _method(run: FastMiaRun, method: Any, where: str, corpus: bool, masked_lm: b
         _skip(run, name, f"{where}: dcpdd needs a reference corpus and is left out; name one with --corpus")
         return
     renamed = _PARAMETERS.get(name)
-    parameters: dict[str, Any] = dict(_DEFAULTS.get(name, {}))
     allowed = set(make(name).parameters)
     for key, value in given.items():
         ours = renamed.get(key) if renamed is not None else key if key in allowed else None
@@ -215,6 +220,17 @@ def _method(run: FastMiaRun, method: Any, where: str, corpus: bool, masked_lm: b
         run.warnings.append(f"{where} repeats {attack.label}, and is run once")
     else:
         run.attacks.append(attack)
+
+
+def unnamed(attacks: Sequence[Attack]) -> list[Attack]:
+    """Return the attacks without the names of their references, for a run that has one; equal ones once.
+
+    Example:
+        >>> [one.label for one in unnamed([make("ref(reference='a')"), make("ref(reference='b')")])]
+        ['ref']
+    """
+    plain = [replace(one, reference="") if isinstance(one, ReferenceAttack) else one for one in attacks]
+    return list({one.label: one for one in plain}.values())
 
 
 def _skip(run: FastMiaRun, name: str, warning: str) -> None:

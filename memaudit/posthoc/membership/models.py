@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def open_backend(
     *,
     tokenizer: Any = None,
     reference: Any = None,
+    references: Mapping[str, Any] | None = None,
     store: SignalStore | None = None,
     max_batch_size: int = 32,
     max_batch_tokens: int = 8192,
@@ -35,6 +37,7 @@ def open_backend(
         model: a backend, which is returned as it is; a strategy, model, Accelerator or Trainer; or a path.
         tokenizer: an object, a path or a hub id; by default the one beside the checkpoint.
         reference: as model.
+        references: further ones, by the names that attacks give; equal ones are loaded once.
         store, max_batch_size, max_batch_tokens, max_batch_targets, fixed_batches: see :class:`TransformersBackend`.
         backend: one of ``BACKENDS``.
         loading: choices for a path.
@@ -50,17 +53,25 @@ def open_backend(
     if backend == "vllm":
         from memaudit.posthoc.membership.vllm_backend import VllmBackend
 
-        return VllmBackend.open(model, tokenizer=tokenizer, reference=reference, **loading)
+        return VllmBackend.open(
+            model, tokenizer=tokenizer, reference=reference, references=references, **loading
+        )
     target, beside = _strategy(model, loading)
     made = _tokenizer(tokenizer, beside)
-    other = None
-    if reference is not None:
-        other, lies = _strategy(reference, {"dtype": loading.get("dtype", "auto")})
-        _check_same(made, lies)
+    opened: dict[Any, Strategy] = {}
+
+    def open_reference(one: Any) -> Strategy:
+        key = str(one) if isinstance(one, (str, Path)) else id(one)
+        if key not in opened:
+            opened[key], lies = _strategy(one, {"dtype": loading.get("dtype", "auto")})
+            _check_same(made, lies)
+        return opened[key]
+
     return TransformersBackend(
         target,
         made,
-        reference=other,
+        reference=None if reference is None else open_reference(reference),
+        references={name: open_reference(one) for name, one in (references or {}).items()},
         store=store,
         max_batch_size=max_batch_size,
         max_batch_tokens=max_batch_tokens,

@@ -8,22 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from memaudit.attacks.base import TEXT, Attack, Generation, Record, UnscorableError, Variant, View
+from memaudit.attacks.base import (
+    TEXT,
+    Attack,
+    Generation,
+    Record,
+    UnscorableError,
+    Variant,
+    View,
+    reference_of,
+)
 from memaudit.attacks.masked_lm import MaskedLM
 from memaudit.attacks.tools import Tools
 from memaudit.errors import ConfigurationError
 from memaudit.files import sha256_bytes
-from memaudit.posthoc.membership.backend import Answer, Backend, Which
+from memaudit.posthoc.membership.backend import Answer, Backend, Which, reference_model
 from memaudit.probes import Probe
 from memaudit.signals import FLOAT_FIELDS, INT_FIELDS, TokenSignals
 from memaudit.store import SignalStore
 
-BOTH: tuple[Which, Which] = ("target", "reference")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """How many probes were asked for, forwarded and saved, target and reference together.
+    """How many probes were asked for, forwarded and saved, target and references together.
 
     Args:
         requested: probes that the attacks ask for, each attack and text by itself.
@@ -114,10 +121,11 @@ def run_attacks(
     answers, cost = _answer(backend, attacks, records, wanted, population)
     samples = _generate(backend, wanted)
     gradients = _gradients(backend, attacks, records)
-    rows = _population_rows(population, answers)
+    rows = {which: _population_rows(population, answers, which) for which in answers if which != "target"}
     scores: dict[str, dict[str, float]] = {}
     for attack in attacks:
         column = scores[attack.label] = {}
+        other = reference_model(reference_of(attack))
         for record in records.values():
             one = wanted.get((attack.label, record.id))
             if one is None:
@@ -126,13 +134,13 @@ def run_attacks(
                 id=record.id,
                 text=record.text,
                 target=_named(one.variants, answers["target"]),
-                reference=_named({TEXT: record.variant}, answers["reference"]),
+                reference=_named({TEXT: record.variant}, answers[other]),
                 generation=one.generation,
                 samples=samples.get((attack.label, record.id), ()),
                 gradient=gradients["target"].get(record.id),
-                reference_gradient=gradients["reference"].get(record.id),
+                reference_gradient=gradients[other].get(record.id),
                 token_counts=token_counts,
-                population=rows,
+                population=rows[other],
             )
             try:
                 column[record.id] = attack.evaluate(view)
@@ -152,7 +160,6 @@ def check_needs(backend: Backend, attacks: Sequence[Attack], corpus: bool, maske
         ConfigurationError: there is such an attack.
     """
     lacking = {
-        "reference": (not backend.has_reference, "a reference model: name one with reference"),
         "distribution": (
             not backend.full_distribution,
             f"the whole next-token distribution, which backend {backend.name} does not give: use transformers",
@@ -165,6 +172,14 @@ def check_needs(backend: Backend, attacks: Sequence[Attack], corpus: bool, maske
         ),
     }
     for attack in attacks:
+        name = reference_of(attack)
+        if name:
+            lacking["reference"] = (
+                name not in backend.references,
+                f"the reference model {name}, which is not here",
+            )
+        else:
+            lacking["reference"] = (not backend.has_reference, "a reference model: name one with reference")
         for need, (absent, what) in lacking.items():
             if absent and getattr(attack.requirements, need):
                 raise ConfigurationError(f"attack {attack.label} needs {what}, or leave it out")
@@ -228,14 +243,14 @@ def _population(attacks: Sequence[Attack], tools: Tools) -> list[Variant]:
 
 
 def _population_rows(
-    population: Sequence[Variant], answers: Mapping[Which, Answer]
+    population: Sequence[Variant], answers: Mapping[Which, Answer], reference: Which
 ) -> list[tuple[float, float]]:
     rows = []
     for one in population:
-        both = [_joined(one, answers[which].signals) for which in BOTH]
+        both = [_joined(one, answers[which].signals) for which in ("target", reference)]
         if all(signals is not None for signals in both):
-            target, reference = (float(signals.logprob.mean()) for signals in both if signals is not None)
-            rows.append((target, reference))
+            own, other = (float(signals.logprob.mean()) for signals in both if signals is not None)
+            rows.append((own, other))
     return rows
 
 
@@ -246,8 +261,9 @@ def _answer(
     wanted: Mapping[tuple[str, str], _Wanted],
     population: Sequence[Variant],
 ) -> tuple[dict[Which, Answer], Cost]:
-    asked: dict[Which, list[Probe]] = {"target": [], "reference": []}
+    asked: dict[Which, list[Probe]] = {which: [] for which in _models(attacks)}
     for attack in attacks:
+        other = reference_model(reference_of(attack))
         for record in records.values():
             one = wanted.get((attack.label, record.id))
             if one is None or not _reads_signals(attack):
@@ -255,12 +271,13 @@ def _answer(
             for variant in one.variants.values():
                 asked["target"] += variant.probes
             if attack.requirements.reference:
-                asked["reference"] += record.variant.probes
+                asked[other] += record.variant.probes
+    ratios = [one for one in attacks if one.requirements.population]
     for variant in population:
-        for which in BOTH:
+        for which in _models(ratios, unnamed=False):
             asked[which] += variant.probes
     answers: dict[Which, Answer] = {}
-    for which in BOTH:
+    for which in asked:
         distinct = {probe.key: probe for probe in asked[which]}
         answers[which] = backend.score(list(distinct.values()), which) if distinct else Answer(signals={})
     cost = Cost(
@@ -272,6 +289,12 @@ def _answer(
         forwards={which: one.forwards for which, one in answers.items() if one.signals},
     )
     return answers, cost
+
+
+def _models(attacks: Sequence[Attack], *, unnamed: bool = True) -> list[Which]:
+    """Return the target, the unnamed reference (where no attack asks for it only if ``unnamed``), and the named."""
+    names = [*([""] if unnamed else []), *(reference_of(one) for one in attacks)]
+    return ["target", *dict.fromkeys(reference_model(name) for name in names)]
 
 
 def _reads_signals(attack: Attack) -> bool:
@@ -305,12 +328,13 @@ def _generate(
 def _gradients(
     backend: Backend, attacks: Sequence[Attack], records: Mapping[str, Record]
 ) -> dict[Which, dict[str, float]]:
-    found: dict[Which, dict[str, float]] = {"target": {}, "reference": {}}
-    if not any(one.requirements.gradients for one in attacks):
+    found: dict[Which, dict[str, float]] = {which: {} for which in _models(attacks)}
+    taking = [one for one in attacks if one.requirements.gradients]
+    if not taking:
         return found
     whole = {id: one.variant.probes[0] for id, one in records.items() if len(one.variant.probes) == 1}
     distinct = {probe.key: probe for probe in whole.values()}
-    for which in BOTH:
+    for which in _models(taking, unnamed=False):
         if which == "reference" and not backend.has_reference:
             continue
         norms = backend.gradient_norms(list(distinct.values()), which)

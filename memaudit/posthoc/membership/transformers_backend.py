@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
@@ -14,7 +14,7 @@ from memaudit.attacks.tools import context_length
 from memaudit.engine import AuditEngine
 from memaudit.errors import ConfigurationError, ReferenceModeError
 from memaudit.fingerprint import model_fingerprint
-from memaudit.posthoc.membership.backend import Answer, Which
+from memaudit.posthoc.membership.backend import Answer, Which, reference_model
 from memaudit.posthoc.membership.noise import EnoughWords, RowNoise
 from memaudit.probes import Probe
 from memaudit.store import SignalStore
@@ -31,6 +31,7 @@ class TransformersBackend:
         tokenizer: its tokenizer.
         reference: the strategy of a reference model; without one, the target with its adapters off serves
             where it has adapters.
+        references: the strategies of further reference models, by the names that attacks give.
         store: where signals are kept.
         adapters_off: whether a target with adapters is its own reference.
         max_batch_size, max_batch_tokens, max_batch_targets: limits of one forward.
@@ -46,6 +47,7 @@ class TransformersBackend:
         tokenizer: Any,
         *,
         reference: Strategy | None = None,
+        references: Mapping[str, Strategy] | None = None,
         store: SignalStore | None = None,
         adapters_off: bool = True,
         max_batch_size: int = 32,
@@ -54,7 +56,7 @@ class TransformersBackend:
         fixed_batches: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
-        self._target, self._reference, self._store = target, reference, store
+        self._target, self._store = target, store
         self._limits: dict[str, Any] = {
             "max_batch_size": max_batch_size,
             "max_batch_tokens": max_batch_tokens,
@@ -64,8 +66,13 @@ class TransformersBackend:
         self.rank = target.rank
         config = getattr(target.model, "config", None)
         self.max_length = context_length(config, tokenizer)
-        if reference is not None:
-            other = context_length(getattr(reference.model, "config", None), tokenizer)
+        named = {reference_model(name): one for name, one in (references or {}).items()}
+        self._references: dict[Which, Strategy] = (
+            named if reference is None else {"reference": reference, **named}
+        )
+        self.references = tuple(references or ())
+        for one in self._references.values():
+            other = context_length(getattr(one.model, "config", None), tokenizer)
             self.max_length = min(self.max_length, other)
         self.vocabulary = int(getattr(config, "vocab_size", None) or len(tokenizer))
         self._adapters = reference is None and adapters_off and _has_adapters(target)
@@ -94,7 +101,9 @@ class TransformersBackend:
         shares = bool(strategy.facts().details.get("supports_cache", True))
         sent = {probe.key: probe if shares else _without_prefix(probe) for probe in probes}
         named = {key: Probe(key, one.token_ids, one.span, one.prefix_ids) for key, one in sent.items()}
-        mode: Which = "reference" if which == "reference" and self._adapters else "target"
+        mode: Literal["target", "reference"] = (
+            "reference" if which == "reference" and self._adapters else "target"
+        )
         fingerprint = self.fingerprint(which) if self._store is not None else None
         result = engine.score(named.values(), mode, fingerprint=fingerprint)
         return Answer(
@@ -179,7 +188,7 @@ class TransformersBackend:
 
     def gradient_norms(self, probes: Sequence[Probe], which: Which) -> list[float] | None:
         """Return squared gradient norms; None for a reference that is the target with its adapters off."""
-        if which == "reference" and self._reference is None:
+        if which == "reference" and which not in self._references:
             return None
         strategy = self._strategy(which)
         known: dict[str, float] = {}
@@ -220,18 +229,24 @@ class TransformersBackend:
             "max_length": self.max_length,
             "reference": "none",
         }
-        if self._reference is not None:
-            facts["reference"] = f"{type(self._reference.model).__name__}, {self._reference.facts().strategy}"
+        said = {
+            which: f"{type(one.model).__name__}, {one.facts().strategy}"
+            for which, one in self._references.items()
+        }
+        if "reference" in said:
+            facts["reference"] = said["reference"]
         elif self._adapters:
             facts["reference"] = "the target with its adapters off"
+        if self.references:
+            facts["references"] = {name: said[reference_model(name)] for name in self.references}
         return facts
 
     def _strategy(self, which: Which) -> Strategy:
         if which == "target":
             return self._target
-        if self._reference is not None:
-            return self._reference
-        if not self._adapters:
+        if which in self._references:
+            return self._references[which]
+        if which != "reference" or not self._adapters:
             raise ReferenceModeError(
                 "there is no reference model; name one, or leave out the attacks that need it"
             )

@@ -16,7 +16,7 @@ import numpy as np
 from memaudit.attacks.base import Generation
 from memaudit.attacks.tools import context_length
 from memaudit.errors import AuditError, ConfigurationError, MissingExtraError
-from memaudit.posthoc.membership.backend import Answer, Which
+from memaudit.posthoc.membership.backend import Answer, Which, reference_model
 from memaudit.probes import Probe
 from memaudit.signals import TokenSignals
 
@@ -32,6 +32,7 @@ class VllmBackend:
         llm: a ``vllm.LLM``.
         tokenizer: the target's; by default the engine's own.
         reference: a second ``vllm.LLM``.
+        references: further ones, by the names that attacks give.
         lora: a ``vllm.lora.request.LoRARequest`` that goes with each request to the target.
         full_distribution: ask for the log-probability of every token in the vocabulary, which the mean and the
             standard deviation need; the engine must be made with ``max_logprobs=-1``, and it is slow.
@@ -45,11 +46,14 @@ class VllmBackend:
         tokenizer: Any = None,
         *,
         reference: Any = None,
+        references: Mapping[str, Any] | None = None,
         lora: Any = None,
         full_distribution: bool = False,
     ) -> None:
         self._llm = llm
-        self._reference = reference
+        self._engines: dict[Which, Any] = {"target": llm, "reference": reference}
+        self._engines.update({reference_model(name): one for name, one in (references or {}).items()})
+        self.references = tuple(references or ())
         self._lora = lora
         self.tokenizer = tokenizer if tokenizer is not None else llm.get_tokenizer()
         self.full_distribution = full_distribution
@@ -71,6 +75,7 @@ class VllmBackend:
         *,
         tokenizer: Any = None,
         reference: Any = None,
+        references: Mapping[str, Any] | None = None,
         adapter: str | None = None,
         full_distribution: bool = False,
         **options: Any,
@@ -81,6 +86,7 @@ class VllmBackend:
             model: path or hub id.
             tokenizer: a tokenizer object; by default the engine's.
             reference: path or hub id.
+            references: paths or hub ids by the names that attacks give; each path is one engine.
             adapter: folder of a LoRA adapter of the target.
             full_distribution: see the class.
             options: of ``vllm.LLM``.
@@ -89,7 +95,9 @@ class VllmBackend:
             MissingExtraError: vllm is not installed.
             ConfigurationError: the model is not given by path, or the engine refuses an option.
         """
-        if not isinstance(model, str) or not (reference is None or isinstance(reference, str)):
+        named = dict(references or {})
+        given = [*named.values(), *([] if reference is None else [reference])]
+        if not all(isinstance(one, str) for one in (model, *given)):
             raise ConfigurationError(
                 "backend vllm loads models itself: give model and reference by path or hub id"
             )
@@ -108,10 +116,19 @@ class VllmBackend:
             engine["max_logprobs"] = -1
         try:
             llm = LLM(model=model, **engine)
-            other = None if reference is None else LLM(model=reference, **{**engine, "enable_lora": False})
+            others = {
+                path: LLM(model=path, **{**engine, "enable_lora": False}) for path in dict.fromkeys(given)
+            }
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"vllm cannot start: {str(error).splitlines()[0][:200]}") from error
-        return cls(llm, tokenizer, reference=other, lora=lora, full_distribution=full_distribution)
+        return cls(
+            llm,
+            tokenizer,
+            reference=None if reference is None else others[reference],
+            references={name: others[path] for name, path in named.items()},
+            lora=lora,
+            full_distribution=full_distribution,
+        )
 
     def score(self, probes: Sequence[Probe], which: Which) -> Answer:
         """Send each distinct probe once; the engine's own prefix cache shares prefixes."""
@@ -172,10 +189,11 @@ class VllmBackend:
             "full_distribution": self.full_distribution,
             "adapter": self._lora is not None,
             "reference": "a second engine" if self.has_reference else "none",
+            **({"references": dict.fromkeys(self.references, "an engine")} if self.references else {}),
         }
 
     def _engine(self, which: Which) -> Any:
-        return self._llm if which == "target" else self._reference
+        return self._engines[which]
 
     def _extra(self, which: Which) -> dict[str, Any]:
         return {"lora_request": self._lora} if which == "target" and self._lora is not None else {}
