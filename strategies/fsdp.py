@@ -15,7 +15,7 @@ from memaudit.strategies.core import ModelStrategy, check_spans
 from memaudit.strategies.gradients import record_loss, squared_norm
 
 
-class FSDP2Strategy(ModelStrategy):
+class FSDP2Strategy(sharding.DTensorStrategy):
     """``fully_shard``: parameters are DTensors that the root's hooks gather layer by layer.
 
     Each rank scores its own records in lockstep, and the model is resharded after an audit, since a forward
@@ -23,43 +23,11 @@ class FSDP2Strategy(ModelStrategy):
     """
 
     name = "fsdp2"
-    sharded = True
-    lockstep = True
     synced_generation = True
     generate_through_root = True
 
     def _device(self) -> torch.device | None:
         return sharding.device_of(sharding.data_mesh(self._outer))
-
-    def _after(self) -> None:
-        sharding.reshard(self._outer)
-
-    def gradient_norms(
-        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
-    ) -> list[float]:
-        """Return each record's squared gradient norm: every rank runs the same backward on its shards."""
-        check_spans(input_ids, spans)
-        sharding.reshard(self._outer)  # so that the parameters met below are the shards
-        shares: list[float] = []
-        with (
-            self._open(gradients=True) as forward,
-            sharding.reduction_alone(self._outer),
-            sharding.gradients_aside(list(self._outer.parameters())),
-        ):
-            for ids, span in zip(input_ids, spans, strict=True):
-                loss = record_loss(forward, ids, span)
-                shares.append(sharding.backward_share(loss, self._outer, self.world_size))
-                sharding.reshard(self._outer)
-        return self._collectives.sum(shares)
-
-    def consolidate(self) -> dict[str, Tensor]:
-        """Return the full state dict on rank 0, gathered one tensor at a time."""
-        sharding.reshard(self._outer)
-        return sharding.full_state(self._model)
-
-    def _counts(self) -> tuple[int, int]:
-        sharding.reshard(self._outer)
-        return sharding.counts(self._model)
 
     def _details(self) -> Mapping[str, Any]:
         mesh = sharding.data_mesh(self._outer)

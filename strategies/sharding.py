@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
-from memaudit.strategies.gradients import squared_norm
+from memaudit.strategies.core import ModelStrategy, check_spans
+from memaudit.strategies.gradients import record_loss, squared_norm
 
 
 def param_groups(module: Any) -> list[Any]:
@@ -165,3 +166,39 @@ def device_of(mesh: Any) -> torch.device:
 def is_on_cpu(model: nn.Module) -> bool:
     """Whether the model computes on the CPU."""
     return all(parameter.device == torch.device("cpu") for parameter in model.parameters())
+
+
+class DTensorStrategy(ModelStrategy):
+    """A model whose parameters are DTensors: every rank runs the same backward on its shards of them."""
+
+    sharded = True
+    lockstep = True
+
+    def _after(self) -> None:
+        reshard(self._outer)
+
+    def gradient_norms(
+        self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
+    ) -> list[float]:
+        """Return each record's squared gradient norm: every rank runs the same backward on its shards."""
+        check_spans(input_ids, spans)
+        reshard(self._outer)  # so that the parameters met below are the shards
+        shares: list[float] = []
+        with (
+            self._open(gradients=True) as forward,
+            reduction_alone(self._outer),
+            gradients_aside(list(self._outer.parameters())),
+        ):
+            for ids, span in zip(input_ids, spans, strict=True):
+                shares.append(backward_share(record_loss(forward, ids, span), self._outer, self.world_size))
+                reshard(self._outer)
+        return self._collectives.sum(shares)
+
+    def consolidate(self) -> dict[str, Tensor]:
+        """Return the full state dict on rank 0, gathered one tensor at a time."""
+        reshard(self._outer)
+        return full_state(self._model)
+
+    def _counts(self) -> tuple[int, int]:
+        reshard(self._outer)
+        return counts(self._model)

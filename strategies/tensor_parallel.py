@@ -12,12 +12,10 @@ from torch.distributed.tensor import DTensor
 
 from memaudit.errors import StrategyError
 from memaudit.strategies import sharding
-from memaudit.strategies.core import ModelStrategy, check_spans
 from memaudit.strategies.forward import output_head
-from memaudit.strategies.gradients import record_loss
 
 
-class TensorParallelStrategy(ModelStrategy):
+class TensorParallelStrategy(sharding.DTensorStrategy):
     """Ranks of one tensor-parallel group hold parts of each layer and score the same records.
 
     ``record_rank`` is the rank's place in the data dimension; every forward has collectives within the group,
@@ -25,11 +23,15 @@ class TensorParallelStrategy(ModelStrategy):
     """
 
     name = "tp"
-    sharded = True
-    lockstep = True
 
     def __init__(self, root: nn.Module, model: nn.Module, **options: Any) -> None:
         super().__init__(root, model, **options)
+        for path, split in adapters_in_pieces(model):
+            if split in _INPUTS:
+                raise StrategyError(
+                    f"the adapter on {path} has a {split} for this rank's part of the layer's input, and nothing sums "
+                    f"the ranks' parts: each rank computes another model, in training too. {_REMEDY}"
+                )
         self._fully_sharded = bool(sharding.fsdp_modules(self._outer))
         if self._fully_sharded:
             self.name = "tp+fsdp2"
@@ -43,9 +45,6 @@ class TensorParallelStrategy(ModelStrategy):
             self.record_rank = groups.index(leaders[self.rank])
         self.synced_generation = self.record_world > 1
         self.generate_through_root = self._fully_sharded
-
-    def _after(self) -> None:
-        sharding.reshard(self._outer)
 
     @contextmanager
     def _generation_scope(self) -> Iterator[None]:
@@ -72,20 +71,8 @@ class TensorParallelStrategy(ModelStrategy):
         Raises:
             StrategyError: adapters lie in pieces of which no tensor says so.
         """
-        check_spans(input_ids, spans)
         self._refuse_pieces("gradient norms")
-        sharding.reshard(self._outer)  # so that the parameters met below are the shards
-        shares: list[float] = []
-        with (
-            self._open(gradients=True) as forward,
-            sharding.reduction_alone(self._outer),
-            sharding.gradients_aside(list(self._outer.parameters())),
-        ):
-            for ids, span in zip(input_ids, spans, strict=True):
-                loss = record_loss(forward, ids, span)
-                shares.append(sharding.backward_share(loss, self._outer, self.world_size))
-                sharding.reshard(self._outer)
-        return self._collectives.sum(shares)
+        return super().gradient_norms(input_ids, spans)
 
     def consolidate(self) -> dict[str, Tensor]:
         """Return the full state dict on rank 0, gathered one tensor at a time.
@@ -94,27 +81,51 @@ class TensorParallelStrategy(ModelStrategy):
             StrategyError: adapters lie in pieces of which no tensor says so.
         """
         self._refuse_pieces("the consolidated weights")
-        sharding.reshard(self._outer)
-        return sharding.full_state(self._model)
+        return super().consolidate()
 
     def _refuse_pieces(self, wanted: str) -> None:
-        """Raise where PEFT sized plain adapter weights by this rank's part of a layer: their shards are unknown."""
-        for path, module in self._model.named_modules():
-            weight = getattr(getattr(module, "base_layer", None), "weight", None)
-            split = isinstance(weight, DTensor) and not all(p.is_replicate() for p in weight.placements)
-            adapters = [p for name, p in module.named_parameters() if not name.startswith("base_layer")]
-            if split and any(not isinstance(parameter, DTensor) for parameter in adapters):
-                raise StrategyError(
-                    f"the adapter on {path} lies in pieces beside a tensor-parallel weight, of which no tensor says "
-                    f"so; {wanted} cannot be had. Scores and the reference can; for the rest use FSDP2 or ZeRO-3"
-                )
-
-    def _counts(self) -> tuple[int, int]:
-        sharding.reshard(self._outer)
-        return sharding.counts(self._model)
+        """Raise where PEFT sized adapter weights by this rank's part of a layer."""
+        for path, split in adapters_in_pieces(self._model):
+            raise StrategyError(
+                f"the adapter on {path} lies in pieces beside a tensor-parallel weight ({split}), of which no tensor "
+                f"says so, and each rank trains a copy of its own of the rest; {wanted} cannot be had. {_REMEDY}"
+            )
 
     def _details(self) -> Mapping[str, Any]:
         return {"tensor_parallel_size": self.world_size // self.record_world}
+
+
+_INPUTS = ("lora_A", "lora_embedding_A")
+_REMEDY = (
+    "Make the PEFT model first and split lora_A or lora_B as the layer is, or load the base with transformers' "
+    "distributed_config, which PEFT follows"
+)
+
+
+def adapters_in_pieces(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the adapters whose weights are sized by this rank's part of a layer, and which weight is a piece.
+
+    PEFT makes such pieces where a model was split by ``parallelize_module`` before it came. Weights of the whole
+    layer's size are either split DTensors, which say so, or copies that backward keeps equal.
+    """
+    for path, module in model.named_modules():
+        weight = getattr(getattr(module, "base_layer", None), "weight", None)
+        if not isinstance(weight, DTensor) or all(p.is_replicate() for p in weight.placements):
+            continue
+        outputs, inputs = weight.shape[0], weight.shape[-1]
+        if isinstance(module.base_layer, nn.Embedding):
+            outputs, inputs = inputs, outputs
+        whole = {"lora_A": (-1, inputs), "lora_B": (0, outputs)}
+        whole |= {"lora_embedding_A": (-1, inputs), "lora_embedding_B": (0, outputs)}
+        for name, parameter in module.named_parameters():
+            kind = name.split(".")[0]
+            if kind in whole:
+                axis, size = whole[kind]
+                piece = parameter.shape[axis] != size
+            else:  # another method than LoRA, or a magnitude: plain tensors say nothing
+                piece = kind != "base_layer" and not isinstance(parameter, DTensor)
+            if piece:
+                yield path, kind
 
 
 def _group(model: nn.Module) -> list[int]:

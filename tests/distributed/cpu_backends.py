@@ -47,6 +47,20 @@ def accelerate_as_shipped() -> Iterator[None]:
         PartialState._prepare_backend = ours
 
 
+@contextlib.contextmanager
+def fsdp_offload_on_cpu() -> Iterator[None]:
+    """Let FSDP offload from the CPU to the CPU: nothing is pinned, which needs a device, and streams do not wait."""
+    pin = torch.Tensor.pin_memory
+    stream: Any = torch.cpu.Stream
+    torch.Tensor.pin_memory = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+    stream.synchronize = lambda self: None
+    try:
+        yield
+    finally:
+        torch.Tensor.pin_memory = pin  # type: ignore[method-assign]
+        del stream.synchronize
+
+
 def deepspeed_on_cpu() -> None:
     """Tell DeepSpeed to compute on the CPU; before its first import."""
     os.environ["DS_ACCELERATOR"] = "cpu"

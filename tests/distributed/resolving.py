@@ -54,7 +54,7 @@ def bare() -> dict[str, Any]:
 
 
 def adapters_in_pieces() -> dict[str, Any]:
-    """LoRA beside tensor-parallel weights: PEFT makes plain adapter weights of each rank's size."""
+    """LoRA made after parallelize_module: PEFT makes plain adapter weights of each rank's size."""
     from peft import LoraConfig, get_peft_model
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -63,15 +63,20 @@ def adapters_in_pieces() -> dict[str, Any]:
     from tests.distributed.wrapping import build_model, tensor_parallel
 
     out: dict[str, Any] = {}
-    whole, split = (build_model(tied=False, lora=False, dropout=0.0) for _ in range(2))
-    tensor_parallel(split, init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))["tp"])
-    config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
-    fresh(5)
-    model = get_peft_model(split, config)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))["tp"]
+
+    def split_first(target: str) -> Any:
+        model = build_model(tied=False, lora=False, dropout=0.0)
+        tensor_parallel(model, mesh)
+        fresh(5)
+        return get_peft_model(model, LoraConfig(r=4, target_modules=[target], init_lora_weights=False))
+
+    model = split_first("q_proj")
     strategy = resolve(model)
     # The full adapter: lora_A is the same on each rank, lora_B is split along the rows.
     pieces = strategy.gather([{n: p.detach() for n, p in model.named_parameters() if "lora_" in n}])
-    plain = get_peft_model(whole, config)
+    plain = build_model(tied=False, lora=False, dropout=0.0)
+    plain = get_peft_model(plain, LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False))
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             if "lora_A" in name:
@@ -93,4 +98,20 @@ def adapters_in_pieces() -> dict[str, Any]:
             out[name] = "was not refused"
         except StrategyError as error:
             out[name] = str(error)
+    # Why: a backward as training runs it leaves another gradient of the same lora_A on each rank.
+    ids = torch.tensor([work[1][0]])
+    model(input_ids=ids, use_cache=False).logits.full_tensor().square().mean().backward()
+    shared = [p.grad for n, p in model.named_parameters() if "lora_A" in n]
+    firsts, seconds = strategy.gather([shared])[:2]
+    out["copies_part"] = max(float((a - b).abs().max()) for a, b in zip(firsts, seconds, strict=True))
+    # By rows it is worse: the ranks' forwards are of different models, so nothing can be scored.
+    model = split_first("down_proj")
+    with torch.no_grad():
+        mine = model.get_base_model().model(input_ids=ids, use_cache=False).last_hidden_state
+    firsts, seconds = strategy.gather([mine])[:2]
+    out["models_part"] = float((firsts - seconds).abs().max())
+    try:
+        out["by_rows"] = f"was taken as {resolve(model).name}"
+    except StrategyError as error:
+        out["by_rows"] = str(error)
     return out

@@ -55,15 +55,15 @@ def resolve_of(setup: Any, model: nn.Module) -> Any:
     return strategy
 
 
-def consolidated(strategy: Any, *, tied: bool, lora: bool) -> nn.Module | None:
+def consolidated(kind: str, strategy: Any, *, tied: bool, lora: bool) -> nn.Module | None:
     """Return the consolidated weights in a plain model, on rank 0."""
-    from tests.distributed.wrapping import build_model
+    from tests.distributed.wrapping import build_model, targets_of
 
     state = strategy.consolidate()
     if dist.get_rank() != 0:
         assert state == {}, "only rank 0 holds the full state"
         return None
-    plain = build_model(tied=tied, lora=lora, seed=99)
+    plain = build_model(tied=tied, lora=lora, seed=99, targets=targets_of(kind))
     missing, unexpected = plain.load_state_dict(state, strict=False)
     missing = [name for name in missing if not (tied and "lm_head" in name)]
     assert not missing and not unexpected, (missing, unexpected)
@@ -74,28 +74,29 @@ def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, A
     """Train, audit in the loop, and compare with the consolidated model."""
     from memaudit.errors import StrategyError
     from memaudit.strategies.resolve import resolve
-    from tests.distributed.wrapping import build_model, setup
+    from tests.distributed.wrapping import build_model, setup, targets_of
 
     fresh(7)
-    base = build_model(tied=tied, lora=lora)
+    base = build_model(tied=tied, lora=lora, targets=targets_of(kind))
     start = {name: value.detach().clone() for name, value in base.state_dict().items()}
     made = setup(kind, base)
     strategy = resolve_of(made, base)
     out: dict[str, Any] = {"facts": facts_of(strategy), "given": type(made.target).__name__}
+    out.update(tied=tied, lora=lora)
     out["from_wrapper"] = resolve(made.wrapped).name
     if kind.startswith("zero3"):
         try:
             out["without_engine"] = resolve(made.wrapped.module).name
         except StrategyError as error:
             out["without_engine"] = str(error)
-    plain = consolidated(strategy, tied=tied, lora=lora)
+    plain = consolidated(kind, strategy, tied=tied, lora=lora)
     if plain is not None:
         now = plain.state_dict()
         out["start_changed"] = [name for name, value in start.items() if not torch.equal(now[name], value)]
     # Before the first step, after training, and after a step that followed an audit.
     work = records(7)
     for moment in ("before", "after"):
-        plain = consolidated(strategy, tied=tied, lora=lora)
+        plain = consolidated(kind, strategy, tied=tied, lora=lora)
         for name, count, size in (("batch1", 7, 1), ("batch3", 7, 3), ("one_record", 1, 2)):
             got = score(strategy, work[:count], batch=size)
             if plain is not None:
@@ -116,7 +117,7 @@ def variant(kind: str, *, tied: bool, lora: bool, steps: int = 2) -> dict[str, A
     out.update(generation(strategy, plain))
     out.update(prefixes(strategy, plain))
     out["loss_after"] = made.micro_step(batch_of(99), True)
-    plain = consolidated(strategy, tied=tied, lora=lora)
+    plain = consolidated(kind, strategy, tied=tied, lora=lora)
     got = score(strategy, work, batch=3)
     out["held_after"] = held(made.wrapped)  # before anything else reshards
     if plain is not None:
@@ -253,11 +254,11 @@ def bits(kind: str) -> dict[str, Any]:
     }
     if not kind.startswith(("tp", "hsdp")):
         cases["accumulation"] = {"accumulation": 2, "at_substeps": True}
-        if not kind.startswith("zero"):
-            cases["bf16"] = {"precision": "bf16"}
+        cases["bf16"] = {"precision": "bf16"}
+        if kind.startswith("zero"):
+            cases["autocast"] = {"precision": "autocast"}  # DeepSpeed's own; its bf16 keeps weights in bf16
+        else:
             cases["unstepped"] = {"unstepped": True}  # gradients are there, the optimizer has not stepped
-    if kind.startswith("tp"):
-        cases.pop("lora")
     baseline = training(kind, None)
     for name, options in cases.items():
         lora = bool(options.get("lora"))
@@ -267,6 +268,9 @@ def bits(kind: str) -> dict[str, Any]:
             audit(strategy, lora=lora, deep=True)
 
         out[f"bits_{name}"] = same_bits(without, training(kind, between, **options))
+        if "precision" in options:
+            rounded = any(not torch.equal(without[n], value) for n, value in baseline.items())
+            out["precision_counts"] = out.get("precision_counts", True) and (rounded or dist.get_rank() != 0)
     control = training(kind, lambda strategy: torch.rand(1) and None)
     out["control_notices"] = not same_bits(baseline, control) or dist.get_rank() != 0
 
@@ -280,19 +284,19 @@ def bits(kind: str) -> dict[str, Any]:
     return out
 
 
-def through_trainer(kind: str, framework: str) -> dict[str, Any]:
+def through_trainer(kind: str, framework: str, *, tied: bool, lora: bool) -> dict[str, Any]:
     """Audit in the hooks of the Hugging Face Trainer or Lightning, resolved from the trainer itself."""
     from memaudit.strategies.resolve import resolve
     from tests.distributed import trainers
+    from tests.distributed.wrapping import build_model
 
     fresh(7)
-    out: dict[str, Any] = {}
+    out: dict[str, Any] = {"tied": tied, "lora": lora}
     work = records(7)
-    tied = kind != "tp"
 
     def audit(moment: str, trainer: Any) -> None:
         strategy = resolve(trainer)
-        plain = consolidated(strategy, tied=tied, lora=False)
+        plain = consolidated(kind, strategy, tied=tied, lora=lora)
         got = engine_scores(strategy, work)
         if plain is not None:
             key = f"scores_{moment}"
@@ -303,24 +307,32 @@ def through_trainer(kind: str, framework: str) -> dict[str, Any]:
         if moment == "step_end":
             out.update(white_box(strategy, plain))
             out.update(generation(strategy, plain))
+        if lora and moment in ("train_begin", "train_end"):
+            got = engine_scores(strategy, work, which="reference")
+            if plain is not None:
+                name = {"train_begin": "before", "train_end": "after"}[moment]
+                out[f"reference_moved_{name}"] = largest_difference(got, plain_scores(plain, work))
+                with plain.disable_adapter():
+                    out[f"reference_{name}"] = largest_difference(got, plain_scores(plain, work))
 
-    getattr(trainers, framework)(kind, trainers.model_for(kind), audit)
+    getattr(trainers, framework)(kind, build_model(tied=tied, lora=lora, dropout=0.0), audit)
     return out
 
 
 def run_part(kind: str, part: str) -> dict[str, Any]:
     """Run one part of the checks; the environment variables that frameworks set are taken back after it."""
     environment = dict(os.environ)
+    special = {"bits": lambda: bits(kind), "bare": resolving.bare, "pieces": resolving.adapters_in_pieces}
+    offloads = kind.startswith("fsdp") and kind.endswith("offload")
     try:
-        if part == "bits":
-            return bits(kind)
-        if part == "bare":
-            return resolving.bare()
-        if part == "tp_lora":
-            return resolving.adapters_in_pieces()
-        if part in ("huggingface", "lightning"):
-            return through_trainer(kind, part)
-        return variant(kind, tied="untied" not in part, lora="lora" in part)
+        with cpu_backends.fsdp_offload_on_cpu() if offloads else contextlib.nullcontext():
+            if part in special:
+                return special[part]()
+            model = {"tied": "untied" not in part, "lora": "lora" in part}
+            framework = part.split("_")[0]
+            if framework in ("huggingface", "lightning"):
+                return through_trainer(kind, framework, **model)
+            return variant(kind, **model)
     finally:
         os.environ.clear()
         os.environ.update(environment)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.distributed import cpu_backends
-from tests.distributed.wrapping import VOCAB, build_model, tensor_parallel, trained
+from tests.distributed.wrapping import VOCAB, layers_of, tensor_parallel, trained
 
 Audit = Callable[[str, Any], None]
 """Called with the moment's name and what resolve() is given."""
@@ -103,7 +103,7 @@ def lightning(kind: str, model: nn.Module, audit: Audit) -> None:
                     return
                 from torch.distributed.fsdp import fully_shard
 
-                for layer in self.lm.get_submodule("model").layers:
+                for layer in layers_of(self.lm):
                     fully_shard(layer, mesh=mesh["data_parallel"])
                 fully_shard(self.lm, mesh=mesh["data_parallel"])
 
@@ -132,7 +132,7 @@ def lightning(kind: str, model: nn.Module, audit: Audit) -> None:
 
     strategy: Any = "ddp"
     if kind == "fsdp1":
-        layer = type(model.get_submodule("model").layers[0])
+        layer = type(layers_of(model)[0])
         strategy = cpu_backends.lightning_fsdp1(auto_wrap_policy={layer}, use_orig_params=True)
     elif kind in ("fsdp2", "tp"):
         from lightning.pytorch.strategies import ModelParallelStrategy
@@ -159,8 +159,3 @@ def lightning(kind: str, model: nn.Module, audit: Audit) -> None:
             enable_model_summary=False,
         )
         trainer.fit(Module(), torch.utils.data.DataLoader(Rows(), batch_size=2))
-
-
-def model_for(kind: str) -> nn.Module:
-    """Return the model that both train: no dropout, embeddings tied where the parallelism allows it."""
-    return build_model(tied=kind != "tp", lora=False, dropout=0.0)
