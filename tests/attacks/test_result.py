@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def test_the_table_and_the_cost_in_one_line(result: Any) -> None:
     text = captured.get()
     assert all(name in text for name in ("loss", "stack", "AUC", "unscored", "too few non-members"))
     assert str(result.cost.forwarded) in cost_line(result)
+
+
+def test_a_long_name_cuts_no_figure_off_on_a_narrow_screen(result: Any) -> None:
+    from rich.console import Console
+
+    name = f"ref(reference='{'/a/long/path' * 8}')"
+    found = result.metrics["loss"]
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table(replace(result, metrics={name: found, "loss": found})))
+    text = captured.get()
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert (
+        text.count(f"{found.auc:.3f}") == 2 and text.count(f"[{found.auc_low:.2f}-{found.auc_high:.2f}]") == 2
+    )
 
 
 def test_the_dataset_level_test_comes_with_a_blind_baseline() -> None:

@@ -63,7 +63,8 @@ def table(result: AttackResult) -> Any:
     made = Table(
         title="membership attacks: " + (sides.pop() if len(sides) == 1 else "records differ by attack")
     )
-    made.add_column("attack", no_wrap=True, overflow="fold")
+    # On a narrow screen names fold and intervals go below their figures; a figure that is cut off is none.
+    made.add_column("attack", overflow="fold", min_width=8)
     for name in (
         "AUC",
         "TPR at 1% FPR",
@@ -71,7 +72,7 @@ def table(result: AttackResult) -> Any:
         "FPR at 95% TPR",
         *(["unscored"] if unscored else []),
     ):
-        made.add_column(name, justify="right")
+        made.add_column(name, justify="right", min_width=len("[0.00-1.00]"))
     for name, one in sorted(result.metrics.items(), key=lambda item: -item[1].auc):
         made.add_row(
             name,
