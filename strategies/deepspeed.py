@@ -21,12 +21,12 @@ def _offload(engine: Any) -> dict[str, bool]:
     }
 
 
-def _autocast(engine: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """Return the autocast that the engine makes around its module, for calls that do not go through it."""
+def _autocast(engine: Any) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
+    """Return the autocast that the engine makes around its module, for calls that pass it by, and its precision."""
     if not bool(getattr(engine, "torch_autocast_enabled", bool)()):
-        return nullcontext
-    kind = torch.device(engine.device).type
-    return lambda: torch.autocast(kind, dtype=engine.torch_autocast_dtype())
+        return nullcontext, None
+    kind, dtype = torch.device(engine.device).type, engine.torch_autocast_dtype()
+    return lambda: torch.autocast(kind, dtype=dtype), str(dtype).removeprefix("torch.")
 
 
 class ZeROStrategy(ModelStrategy):
@@ -41,7 +41,7 @@ class ZeROStrategy(ModelStrategy):
     def __init__(self, root: nn.Module, model: nn.Module, **options: Any) -> None:
         super().__init__(root, model, **options)
         self._engine = cast(Any, self._outer)
-        self._context = _autocast(self._engine)
+        self._context, self._precision = _autocast(self._engine)
         self.name = f"zero{int(self._engine.zero_optimization_stage())}"
 
     def _device(self) -> torch.device | None:
@@ -81,7 +81,7 @@ class ZeRO3Strategy(ModelStrategy):
                 "ZeRO-3 under DeepCompile has no hooks that gather parameters in an eager forward; audit without "
                 "engine.compile(), or from a checkpoint"
             )
-        self._context = _autocast(self._engine)
+        self._context, self._precision = _autocast(self._engine)
 
     def _device(self) -> torch.device | None:
         return torch.device(self._engine.device)  # parameters may be offloaded

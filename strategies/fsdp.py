@@ -161,8 +161,11 @@ def _drop_gradients(root: nn.Module) -> None:
         parameter.grad = None
     for module in _wrappers(root):
         if module._handle is not None:
-            module._handle.flat_param.grad = None
-            module._handle.flat_param.__dict__.pop("_saved_grad_shard", None)
+            flat = module._handle.flat_param
+            flat.grad = None
+            flat.__dict__.pop("_saved_grad_shard", None)
+            if getattr(flat, "_cpu_grad", None) is not None:
+                flat._cpu_grad.zero_()  # where it is on the model's own device, the next backward adds to it
 
 
 def _put_back(parameter: nn.Parameter, gradient: Tensor | None) -> None:
@@ -186,7 +189,7 @@ def _flat_gradients_aside(root: nn.Module) -> Iterator[None]:
     gradients = [(parameter, parameter.grad) for parameter in parameters]
     flags = [(flat, {n: flat.__dict__[n] for n in _FLAGS if n in flat.__dict__}) for flat in flats]
     masks = [(flat, list(flat._is_grad_none_mask)) for flat in flats if flat._is_grad_none_mask is not None]
-    offloaded = [(flat, flat._cpu_grad.clone()) for flat in flats if hasattr(flat, "_cpu_grad")]
+    offloaded = [(f, f._cpu_grad.clone()) for f in flats if getattr(f, "_cpu_grad", None) is not None]
     synced = [(module, module._sync_gradients) for module in wrappers]
     try:
         for module in wrappers:

@@ -235,8 +235,13 @@ def training(
             if between is not None and (last or at_substeps):
                 between(strategy)
     assert [m.training for m in made.wrapped.modules()] == flags, "training flags changed"
+    LAST["precision"] = strategy.facts().precision
     state = strategy.consolidate()
     return {name: value.clone() for name, value in state.items()}
+
+
+LAST: dict[str, str] = {}
+"""What the last training's strategy said."""
 
 
 def same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -269,8 +274,8 @@ def bits(kind: str) -> dict[str, Any]:
 
         out[f"bits_{name}"] = same_bits(without, training(kind, between, **options))
         if "precision" in options:
-            rounded = any(not torch.equal(without[n], value) for n, value in baseline.items())
-            out["precision_counts"] = out.get("precision_counts", True) and (rounded or dist.get_rank() != 0)
+            out[f"precision_{name}"] = LAST["precision"]
+            out[f"rounded_{name}"] = any(not torch.equal(without[n], value) for n, value in baseline.items())
     control = training(kind, lambda strategy: torch.rand(1) and None)
     out["control_notices"] = not same_bits(baseline, control) or dist.get_rank() != 0
 

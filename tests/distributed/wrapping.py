@@ -259,7 +259,9 @@ def tensor_parallel(model: nn.Module, mesh: Any) -> None:
 
     adapted = hasattr(model, "peft_config")
     base: nn.Module = model.get_base_model() if adapted else model  # type: ignore[operator]
-    styles: dict[str, Any] = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), ColwiseParallel)
+    styles: dict[str, Any] = dict.fromkeys(
+        ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), ColwiseParallel
+    )
     styles |= dict.fromkeys(("o_proj", "down_proj"), RowwiseParallel)
     plan: dict[str, Any] = {}
     for path, module in base.named_modules():
