@@ -31,7 +31,7 @@ class ScoreResult:
     ``forwards`` counts those of each record rank, dummies included; ``needed`` the probes that went through
     the model, ``reused`` those that the store had, ``shared`` those that equal another one asked for.
     ``nonfinite`` names the probes whose signals hold a NaN or an infinity. ``prefix_tokens_saved`` counts the
-    tokens of prefixes that were not forwarded again.
+    tokens of prefixes and common beginnings that were not forwarded again.
     """
 
     signals: dict[str, TokenSignals] = field(repr=False)
@@ -58,6 +58,8 @@ class AuditEngine:
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
         fixed_batches: whether batches must not depend on the number of ranks nor on what is stored already,
             so that scores are the same to the last bit; with few probes some ranks then have none.
+        share_from: tokens from which on it pays to forward what texts begin with alike once, and let them
+            share its keys and values; None never does. Without effect where ``fixed_batches`` is set.
 
     Every rank makes the same calls with the same probes. Scores do not depend on their order.
     """
@@ -71,6 +73,7 @@ class AuditEngine:
     decodings: Sequence[Decoding] = ()
     failure_timeout: float = 60.0
     fixed_batches: bool = False
+    share_from: int | None = 512
 
     def score(
         self, probes: Iterable[Probe], which: Which = "target", *, fingerprint: str | None = None
@@ -103,6 +106,7 @@ class AuditEngine:
             max_batch_targets=self.max_batch_targets,
             fixed_batches=self.fixed_batches,
             known=frozenset(known) if self.fixed_batches else frozenset(),
+            share_from=self._share_from(),
         )
         fresh = self._run(work, which, name) if missing else {}
         by_key = {**known, **fresh}
@@ -118,6 +122,12 @@ class AuditEngine:
             prefix_tokens_saved=work.prefix_tokens_saved if missing else 0,
             nonfinite=tuple(sorted(key for key, value in signals.items() if not value.is_finite)),
         )
+
+    def _share_from(self) -> int | None:
+        """Return from how many tokens on a common beginning is forwarded once; every rank comes to the same."""
+        if self.share_from is None or self.fixed_batches:
+            return None
+        return self.share_from if self.strategy.facts().details.get("supports_cache") else None
 
     def _known(self, probes: list[Probe], fingerprint: str | None) -> dict[str, TokenSignals]:
         """Look the probes up in the store; only what every rank sees counts, so that all plan alike."""
@@ -198,16 +208,16 @@ class AuditEngine:
                 cached = (batch.cached_prefix, forward.prefix(ids))
             cache = cached[1]
         rows_of = batch.probes or (Probe("(dummy)", (0, 0), (1, 2)),)
-        length = max(len(probe.input_ids) for probe in rows_of)
+        length = max(len(batch.ids_of(probe)) for probe in rows_of)
         input_ids = torch.zeros((len(rows_of), length), dtype=torch.long)
         mask = torch.zeros_like(input_ids)
         rows: list[int] = []
         targets: list[int] = []
         for index, probe in enumerate(rows_of):
-            ids_of_row = probe.input_ids
+            ids_of_row = batch.ids_of(probe)
             input_ids[index, : len(ids_of_row)] = torch.tensor(ids_of_row)
             mask[index, : len(ids_of_row)] = 1
-            rows.extend(index * length + position for position in probe.rows)
+            rows.extend(index * length + position for position in batch.rows_of(probe))
             targets.extend(probe.token_ids[probe.span[0] : probe.span[1]])
         logits = forward(input_ids.to(device), mask.to(device), torch.tensor(rows, device=device), cache)
         if not batch.probes:

@@ -7,7 +7,11 @@ import heapq
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from memaudit.beginnings import common_length
 from memaudit.errors import ConfigurationError
+
+FEWEST_SHARED = 8
+"""Tokens that texts must begin with alike before their beginning is forwarded apart from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,22 @@ class Probe:
 class Batch:
     """Probes that go through the model together; a batch of none is a dummy that keeps ranks in step.
 
-    ``cached_prefix`` holds the ids whose keys and values the rows share (all but the prefix's last token).
+    ``cached_prefix`` holds the ids whose keys and values the rows share: all but the last token of the probes'
+    own prefix, or what the texts of probes without one begin with alike; ``skip`` is the number of leading
+    ids of each row that it stands for in the second case.
     """
 
     probes: tuple[Probe, ...]
     cached_prefix: tuple[int, ...] = ()
+    skip: int = 0
+
+    def ids_of(self, probe: Probe) -> tuple[int, ...]:
+        """The ids that are forwarded for a probe of this batch."""
+        return probe.input_ids[self.skip :]
+
+    def rows_of(self, probe: Probe) -> range:
+        """Positions in ``ids_of(probe)`` whose next-token distributions predict the targets."""
+        return range(probe.rows.start - self.skip, probe.rows.stop - self.skip)
 
     @property
     def is_dummy(self) -> bool:
@@ -84,7 +99,7 @@ class Batch:
     @property
     def tokens(self) -> int:
         """Padded size of the batch in tokens."""
-        return len(self.probes) * max((len(p.input_ids) for p in self.probes), default=1)
+        return len(self.probes) * max((len(self.ids_of(p)) for p in self.probes), default=1)
 
     def forwards_after(self, held: tuple[int, ...]) -> int:
         """Forwards that the batch takes where the keys and values of ``held`` are there: one, or two."""
@@ -132,6 +147,7 @@ def plan(
     max_batch_targets: int = 2048,
     fixed_batches: bool = False,
     known: Container[str] = (),
+    share_from: int | None = None,
 ) -> Plan:
     """Join equal probes, bucket them by length into batches, and deal the batches to ranks by tokens.
 
@@ -148,6 +164,9 @@ def plan(
             interruption: the last bits of a score depend on the shape of its batch.
         known: keys that need no forward; only batches that are known as a whole are left out, so this is
             for plans with ``fixed_batches``, whose batches are scored and stored as a whole.
+        share_from: where texts begin alike (a template's header, a system prompt) and at least so many tokens
+            would go through the model again and again, their beginning is forwarded once a rank; None where
+            the model's cache cannot be shared. Not with ``fixed_batches``, since it depends on the company.
 
     Returns:
         The plan.
@@ -175,7 +194,8 @@ def plan(
         ids.setdefault(key, []).append(probe.id)
     # A batch as full as it may be would leave ranks idle when there are fewer batches than ranks.
     size = max_batch_size if fixed_batches else max(1, min(max_batch_size, -(-len(by_key) // ranks)))
-    batches = _bucket(by_key, size, max_batch_tokens, max_batch_targets)
+    shared = {} if share_from is None or fixed_batches else _beginnings(by_key, share_from)
+    batches = _bucket(by_key, size, max_batch_tokens, max_batch_targets, shared)
     batches = [batch for batch in batches if not all(probe.key in known for probe in batch.probes)]
     left = {probe.key for batch in batches for probe in batch.probes}
     # A rank takes the batches of one prefix one after the other, so that it forwards the prefix once.
@@ -206,28 +226,53 @@ def _forwards(batches: Sequence[Batch]) -> int:
     return len(batches) + len(_prefixes(batches))
 
 
-def _bucket(by_key: dict[str, Probe], size: int, tokens: int, targets: int) -> list[Batch]:
+def _beginnings(by_key: dict[str, Probe], share_from: int) -> dict[str, tuple[int, ...]]:
+    """Return by key what a probe's text begins with alike others, where sharing it saves enough tokens."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for key, probe in by_key.items():
+        # The row that predicts the first target must stay in the text.
+        if not probe.prefix_ids and probe.span[0] > FEWEST_SHARED:
+            groups.setdefault(probe.token_ids[:FEWEST_SHARED], []).append(key)
+    shared: dict[str, tuple[int, ...]] = {}
+    for keys in groups.values():
+        length = min(by_key[key].span[0] - 1 for key in keys)
+        alike = min(length, common_length([by_key[key].token_ids for key in keys]))
+        if alike * (len(keys) - 1) >= share_from:
+            shared.update(dict.fromkeys(keys, by_key[keys[0]].token_ids[:alike]))
+    return shared
+
+
+def _bucket(
+    by_key: dict[str, Probe], size: int, tokens: int, targets: int, shared: dict[str, tuple[int, ...]]
+) -> list[Batch]:
     """Cut the probes, longest first within a prefix, into batches under the limits."""
-    ordered = sorted(by_key.items(), key=lambda item: (item[1].prefix_ids, -len(item[1].token_ids), item[0]))
+
+    def before(key: str, probe: Probe) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return probe.prefix_ids, shared.get(key, ())
+
+    ordered = sorted(by_key.items(), key=lambda item: (before(*item), -len(item[1].token_ids), item[0]))
     batches: list[Batch] = []
     current: list[Probe] = []
+    held: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def close() -> None:
         if current:
-            batches.append(Batch(tuple(current), current[0].prefix_ids[:-1]))
+            prefix, beginning = held
+            batches.append(Batch(tuple(current), prefix[:-1] or beginning, len(beginning)))
             current.clear()
 
-    for _, probe in ordered:
+    for key, probe in ordered:
         if current:
-            longest = len(current[0].input_ids)
+            longest = len(current[0].input_ids) - len(held[1])
             full = (
                 len(current) >= size
                 or (len(current) + 1) * longest > tokens
                 or sum(p.n_targets for p in current) + probe.n_targets > targets
-                or probe.prefix_ids != current[0].prefix_ids
+                or before(key, probe) != held
             )
             if full:
                 close()
+        held = before(key, probe)
         current.append(probe)
     close()
     return batches

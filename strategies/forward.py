@@ -98,8 +98,7 @@ class ModelForward:
         self._shape = (0, 0)
         self._head_calls = 0
         self._attached = False
-        # transformers is about to rename the argument.
-        self._cache_name = "cache" if "cache" in self._named else "past_key_values"
+        self._cache_name = cache_argument(model)[0]
         self._supports_cache = cache_is_shareable(model) and self._accepts(self._cache_name)
 
     @property
@@ -144,7 +143,7 @@ class ModelForward:
             positions = torch.arange(past, past + length, device=input_ids.device)
             inputs["attention_mask"] = torch.cat([ones, attention_mask], dim=1)
             inputs["position_ids"] = positions.unsqueeze(0).expand(batch, length)
-            inputs[self._cache_name] = _shared(cache, batch)
+            inputs[self._cache_name] = shared_cache(cache, batch)
         with self.attached():
             output = self._call(input_ids, rows, inputs, use_cache=cache is not None)
         logits = _logits_of(output, self._model)
@@ -175,7 +174,7 @@ class ModelForward:
             )
         from transformers import DynamicCache
 
-        cache = DynamicCache(config=_text_config(self._model))
+        cache = DynamicCache(config=text_config(self._model))
         inputs = {"attention_mask": torch.ones_like(input_ids), self._cache_name: cache}
         last = torch.tensor([input_ids.shape[1] - 1], device=input_ids.device)
         with self.attached():
@@ -286,7 +285,14 @@ def _parameters_of(model: nn.Module) -> tuple[frozenset[str], bool]:
     return frozenset(names), any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _text_config(model: nn.Module) -> Any:
+def cache_argument(model: nn.Module) -> tuple[str, frozenset[str]]:
+    """Return how the model's forward calls its cache, and all the names that it takes."""
+    names, _ = _parameters_of(model)
+    return ("cache" if "cache" in names else "past_key_values"), names  # transformers renames it
+
+
+def text_config(model: nn.Module) -> Any:
+    """Return the configuration of the language model in a model, which may hold others too."""
     config = getattr(model, "config", None)
     getter = getattr(config, "get_text_config", None)
     return getter() if callable(getter) else config
@@ -298,7 +304,7 @@ def cache_is_shareable(model: nn.Module) -> bool:
     False for models with a recurrent state, encoder-decoders, PEFT adapters that use the cache themselves,
     plain modules, and models whose cache has layers of another kind than plain or sliding keys and values.
     """
-    config = _text_config(model)
+    config = text_config(model)
     if config is None or getattr(config, "is_encoder_decoder", False) or is_prompt_learning(model):
         return False
     if getattr(model, "_is_stateful", False) or output_head(model) is None:
@@ -318,7 +324,7 @@ def _cache_length(cache: Any) -> int:
     return int(cache.get_seq_length())
 
 
-def _shared(cache: Any, batch: int) -> Any:
+def shared_cache(cache: Any, batch: int) -> Any:
     """Return a cache for ``batch`` rows over the same keys and values; growing it leaves ``cache`` as it was."""
     shared = copy.copy(cache)
     shared.layers = []

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from memaudit.errors import ConfigurationError, StrategyError
-
-PAD = 0  # any valid id does: padded positions are masked, and the tokenizer is never asked
+from memaudit.strategies.prefill import PAD, can_prefill, prefilled
 
 
 @contextmanager
@@ -123,12 +122,25 @@ def generate_batches(
     stops = [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [int(ends)]
     order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
     found: dict[int, list[int]] = {}
-    with neutral_settings(model):
+    base = getattr(model, "get_base_model", None)  # the module whose forward generate calls
+    inner = base() if callable(base) else model
+    # generate repeats rows for beams and samples, but not their keys and values.
+    repeats = (settings.num_beams or 1) > 1 or (settings.num_return_sequences or 1) > 1
+    ahead = settings.use_cache is not False and not repeats and "past_key_values" not in rest
+    ahead = ahead and "cache" not in rest and not settings.cache_implementation and can_prefill(model)
+    with neutral_settings(model), torch.no_grad():
         for index in range(batches):
             chosen = order[index * batch_size : (index + 1) * batch_size]
-            ids, mask = left_padded([prompts[i] for i in chosen] or [[PAD]], device)
+            rows = [prompts[i] for i in chosen] or [[PAD]]
+            ids, mask = left_padded(rows, device)
+            cache = prefilled(inner, rows, device, in_step=synced) if ahead else {}
             output = model.generate(  # type: ignore[operator]
-                input_ids=ids, attention_mask=mask, generation_config=settings, synced_gpus=synced, **rest
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=settings,
+                synced_gpus=synced,
+                **cache,
+                **rest,
             )
             sequences = output if isinstance(output, torch.Tensor) else output.sequences
             for i, new in zip(chosen, sequences[:, ids.shape[1] :].tolist(), strict=False):

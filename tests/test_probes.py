@@ -94,3 +94,51 @@ def test_a_rank_forwards_each_prefix_once_however_many_batches_share_it() -> Non
     for rank in two.batches:
         kept = [batch.cached_prefix for batch in rank if batch.cached_prefix]
         assert kept == sorted(kept)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 2]), st.integers(0, 3), st.integers(1, 6), st.integers(2, 15)),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(1, 4),
+    st.integers(1, 60),
+)
+def test_what_texts_begin_with_alike_is_forwarded_once_and_the_rows_lack_it(
+    drawn: list[tuple[int, int, int, int]], ranks: int, share_from: int
+) -> None:
+    header = tuple(range(100, 112))
+    probes = []
+    for index, (template, variant, tail, start) in enumerate(drawn):
+        own = (500 + variant, *range(tail))
+        ids = (*header[: 12 - 2 * template], *own) if template else own
+        if len(ids) > 1:
+            begin = min(start, len(ids) - 1)
+            probes.append(Probe(f"p{index}", ids, (begin, len(ids))))
+    result = plan(probes, ranks=ranks, lockstep=True, max_batch_size=3, share_from=share_from)
+    assert len(set(result.forwards)) == 1
+    for rank in result.batches:
+        for batch in rank:
+            assert batch.skip == len(batch.cached_prefix)
+            for probe in batch.probes:
+                assert batch.cached_prefix + batch.ids_of(probe) == probe.token_ids
+                ids = batch.ids_of(probe)
+                predicted = [ids[row + 1] for row in batch.rows_of(probe)]
+                assert predicted == list(probe.token_ids[probe.span[0] : probe.span[1]])
+                assert batch.rows_of(probe).start >= 0
+    planned = [p.key for rank in result.batches for batch in rank for p in batch.probes]
+    assert sorted(planned) == sorted({p.key for p in probes})
+
+
+def test_a_common_beginning_is_shared_where_it_pays_and_never_in_fixed_batches() -> None:
+    header = tuple(range(20))
+    probes = [Probe(f"a{i}", (*header, 50 + i, 1, 2), (21, 23)) for i in range(10)]
+    probes.append(Probe("late", (*header, 90, 1, 2), (12, 23)))  # eleven tokens before its first target's row
+    assert plan(probes, share_from=110).prefix_tokens_saved == 11 * 10
+    assert plan(probes, share_from=111).prefix_tokens_saved == 0
+    assert plan(probes, share_from=1, fixed_batches=True).prefix_tokens_saved == 0
+    assert plan(probes).prefix_tokens_saved == 0
+    early = Probe("early", (*header, 91), (3, 21))  # is left out, and costs the others nothing
+    assert plan([*probes[:10], early], share_from=1).prefix_tokens_saved == 20 * 9

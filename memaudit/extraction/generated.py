@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from memaudit.beginnings import carriers
 from memaudit.errors import AuditError
 from memaudit.extraction.giving_up import Hopeless, give_up
 
@@ -82,32 +83,61 @@ def plan_rounds(
         [1, 1]
     """
     rounds: list[Round] = []
-    current: list[Task] = []
+    current: list[list[Task]] = []
 
     def close() -> None:
         if current:
-            dealt = tuple(tuple(current[rank::ranks]) for rank in range(ranks))
-            rounds.append(Round(dealt, max(task.max_new_tokens for task in current)))
+            dealt = _deal(current, ranks)
+            rounds.append(Round(dealt, max(task.max_new_tokens for share in dealt for task in share)))
             current.clear()
 
-    # Like lengths together: a round lasts as long as its longest task.
-    for task in sorted(tasks, key=lambda t: (-t.max_new_tokens, -len(t.prompt), t.key)):
-        if max_positions is not None and task.max_new_tokens > max_positions - len(task.prompt):
-            task = Task(task.key, task.prompt, max_positions - len(task.prompt))
-        if task.max_new_tokens < 1:
-            continue  # no position is left: nothing can follow, as though the text ended
-        both = [*current, task]
-        length = max(len(t.prompt) for t in both) + max(t.max_new_tokens for t in both)
-        rows = -(-len(both) // ranks)
-        if (
-            rows > max_batch_size
-            or rows * length > max_batch_tokens
-            or (max_positions is not None and length > max_positions)
-        ):
-            close()
-        current.append(task)
+    for group in _groups(tasks, max_positions):
+        longest = max(len(task.prompt) for task in group) + group[0].max_new_tokens
+        for one in _cut(group, min(max_batch_size, max(1, max_batch_tokens // longest))):
+            both = [*current, one]
+            everything = [task for some in both for task in some]
+            length = max(len(t.prompt) for t in everything) + max(t.max_new_tokens for t in everything)
+            rows = max(map(len, _deal(both, ranks)))
+            if (
+                rows > max_batch_size
+                or rows * length > max_batch_tokens
+                or (max_positions is not None and length > max_positions)
+            ):
+                close()
+            current.append(one)
     close()
     return rounds
+
+
+def _groups(tasks: Sequence[Task], max_positions: int | None) -> list[list[Task]]:
+    """Return tasks by the longest prompt that begins with theirs: it goes through the model once for all.
+
+    Like lengths stand together, since a round lasts as long as its longest task.
+    """
+    fitting = []
+    for task in sorted(tasks, key=lambda t: t.key):
+        room = task.max_new_tokens if max_positions is None else max_positions - len(task.prompt)
+        if room >= 1:  # else no position is left: nothing can follow, as though the text ended
+            fitting.append(Task(task.key, task.prompt, min(task.max_new_tokens, room)))
+    # What stands before the last token is what can be shared: prompts of a record differ in their last one.
+    kept, position = carriers([task.prompt[:-1] for task in fitting])
+    groups: dict[tuple[int, int], list[Task]] = {}
+    for task, index in zip(fitting, position, strict=True):
+        groups.setdefault((-task.max_new_tokens, index), []).append(task)
+    order = sorted(groups, key=lambda key: (key[0], -len(kept[key[1]]), key[1]))
+    return [groups[key] for key in order]
+
+
+def _cut(group: list[Task], size: int) -> list[list[Task]]:
+    return [group[i : i + size] for i in range(0, len(group), size)]
+
+
+def _deal(groups: Sequence[list[Task]], ranks: int) -> tuple[tuple[Task, ...], ...]:
+    """Give each group, as a whole, to the rank that has the fewest tasks."""
+    dealt: list[list[Task]] = [[] for _ in range(ranks)]
+    for group in groups:
+        min(dealt, key=len).extend(group)
+    return tuple(map(tuple, dealt))
 
 
 def run_rounds(

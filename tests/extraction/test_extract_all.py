@@ -266,3 +266,18 @@ def test_rounds_deal_everything_once_and_alike(ranks: int) -> None:
             assert len(share) <= 1 or padded <= 60
     assert sum(len(share) for one in short for share in one.by_rank) == len(tasks)
     assert all(task.max_new_tokens <= one.max_new_tokens for one in rounds for s in one.by_rank for task in s)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_prompts_of_one_record_go_to_one_rank_in_one_round(ranks: int) -> None:
+    rng = np.random.default_rng(ranks)
+    tasks = []
+    for index in range(17):
+        ids = tuple(map(int, rng.integers(0, 50, size=24)))
+        for miss in (6, 12, 13):  # a wrong token after so many true ones
+            tasks.append(Task(f"{index}@{miss}", (*ids[:miss], 99), 12))
+    rounds = plan_rounds(tasks, ranks=ranks, max_batch_size=10)
+    for share in (share for one in rounds for share in one.by_rank):
+        names = [task.key.split("@")[0] for task in share]
+        assert all(names.count(name) == 3 for name in names)
+    assert len(rounds) == -(-17 // (3 * ranks))  # three records a rank and round
