@@ -67,9 +67,8 @@ the adapter that no tensor speaks of. Beside rows such ranks compute different m
 refused, since each rank trains a copy of lora_A of its own. (PEFT 0.21 with transformers 5.24 fails by itself on an
 adapter beside the rows of transformers' own plan, so that row has adapters beside columns alone.)
 
-Offloading under FSDP goes from the CPU to the CPU here, and tensor parallelism has no Hugging Face Trainer row, since
-the Trainer hands out no tensor-parallel mesh of its own. FSDP1 on one rank has no LoRA row: after a training step
-with frozen weights there torch's own `state_dict()` fails.
+Offloading under FSDP goes from the CPU to the CPU here. FSDP1 on one rank has no LoRA row: after a training step with
+frozen weights there torch's own `state_dict()` fails.
 
 Not run here: NCCL or any GPU; ZeRO with NVMe; pipeline, context and expert parallelism, for which `resolve()` has no
 strategy.

@@ -293,7 +293,7 @@ def through_trainer(kind: str, framework: str, *, tied: bool, lora: bool) -> dic
     """Audit in the hooks of the Hugging Face Trainer or Lightning, resolved from the trainer itself."""
     from memaudit.strategies.resolve import resolve
     from tests.distributed import trainers
-    from tests.distributed.wrapping import build_model
+    from tests.distributed.wrapping import build_model, by_plan, targets_of
 
     fresh(7)
     out: dict[str, Any] = {"tied": tied, "lora": lora}
@@ -320,7 +320,8 @@ def through_trainer(kind: str, framework: str, *, tied: bool, lora: bool) -> dic
                 with plain.disable_adapter():
                     out[f"reference_{name}"] = largest_difference(got, plain_scores(plain, work))
 
-    getattr(trainers, framework)(kind, build_model(tied=tied, lora=lora, dropout=0.0), audit)
+    model = build_model(tied=tied, lora=lora, dropout=0.0, targets=targets_of(kind))
+    getattr(trainers, framework)(kind, by_plan(model) if kind == "tp_plan" else model, audit)
     return out
 
 

@@ -36,7 +36,7 @@ STARTS: dict[str, tuple[int, dict[str, str]]] = {
             "fsdp1_offload": "tied+untied_lora+bits",
             "fsdp2_offload": "tied+untied_lora+bits",
             "tp": f"{MODELS}+lightning_untied+lightning_tied_lora+bits",
-            "tp_plan": "untied+tied+untied_lora",
+            "tp_plan": "untied+tied+untied_lora+huggingface_tied+huggingface_untied_lora",
             "resolve": "bare+pieces",
         },
     ),
@@ -59,6 +59,7 @@ STARTS: dict[str, tuple[int, dict[str, str]]] = {
             "hsdp1": "tied",
             "hsdp2": "untied_lora+bits",
             "tp": "tied_lora+lightning_untied",
+            "tp_plan": "huggingface_untied",
             "tp_fsdp2": "untied+tied_lora+bits",
             "dp_tp": "untied",
         },
@@ -149,7 +150,7 @@ def test_the_wrapper_and_the_shares_are_what_the_case_is_about(start: str, kind:
     facts = part_of(start, kind, part)["facts"]
     strategy, wrappers, shares = WRAPPERS[kind]
     ranks = STARTS[start][0]
-    if ranks == 1 and kind == "ddp" and not part.startswith("lightning"):
+    if ranks == 1 and kind == "ddp" and not part.startswith(("huggingface", "lightning")):
         strategy = "single"  # accelerate wraps nothing there
     assert facts["strategy"] == strategy
     if not part.startswith("lightning") and "lora" not in part:  # Lightning shards inside its own module

@@ -157,7 +157,7 @@ def _torch(kind: str, model: nn.Module) -> Setup:
     world = dist.get_world_size()
     layers = layers_of(model)
     if kind == "tp_plan":
-        wrapped = model = _by_plan(model)
+        wrapped = model = by_plan(model)
     elif kind == "hsdp2":
         from torch.distributed.fsdp import fully_shard
 
@@ -207,7 +207,7 @@ def _torch(kind: str, model: nn.Module) -> Setup:
     return Setup(wrapped, wrapped, micro_step)
 
 
-def _by_plan(model: nn.Module) -> nn.Module:
+def by_plan(model: nn.Module) -> nn.Module:
     """Return the model loaded by transformers' own tensor parallelism, with its adapter as PEFT splits it."""
     from transformers import AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
