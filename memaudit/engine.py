@@ -54,7 +54,8 @@ class AuditEngine:
         store: where signals are kept and looked up; None keeps nothing.
         fingerprint: names the model's state in the store; without it nothing is looked up.
         max_batch_size, max_batch_tokens, max_batch_targets: limits of :func:`memaudit.probes.plan`.
-        decodings: schemes whose log-probabilities are wanted beside the plain ones.
+        decodings: schemes whose log-probabilities are wanted beside the plain ones; of the target alone, since
+            nothing is asked about sampling from a reference.
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
         fixed_batches: whether batches must not depend on the number of ranks nor on what is stored already,
             so that scores are the same to the last bit; with few probes some ranks then have none.
@@ -94,7 +95,7 @@ class AuditEngine:
         """
         wanted = list(probes)
         name = fingerprint or self.fingerprint
-        known = self._known(wanted, name)
+        known = self._known(wanted, name, self._decodings(which))
         full = plan(wanted, ranks=1)
         missing = [probe for probe in wanted if probe.key not in known]
         work = plan(
@@ -129,11 +130,16 @@ class AuditEngine:
             return None
         return self.share_from if self.strategy.facts().details.get("supports_cache") else None
 
-    def _known(self, probes: list[Probe], fingerprint: str | None) -> dict[str, TokenSignals]:
+    def _decodings(self, which: Which) -> Sequence[Decoding]:
+        return self.decodings if which == "target" else ()
+
+    def _known(
+        self, probes: list[Probe], fingerprint: str | None, decodings: Sequence[Decoding]
+    ) -> dict[str, TokenSignals]:
         """Look the probes up in the store; only what every rank sees counts, so that all plan alike."""
         if self.store is None or fingerprint is None:
             return {}
-        names = tuple(scheme.name for scheme in self.decodings)
+        names = tuple(scheme.name for scheme in decodings)
         found = self.store.get_many({probe.key for probe in probes}, fingerprint)
         found = {k: v for k, v in found.items() if all(name in v.decodings for name in names)}
         everyone = self.strategy.gather([frozenset(found)])
@@ -146,6 +152,7 @@ class AuditEngine:
         failures: list[tuple[int, str, str]] = []
         rank = self.strategy.rank
         batches = work.batches[self.strategy.record_rank]
+        decodings = self._decodings(which)
         with (
             FailureWatch(
                 rank=rank, world_size=self.strategy.world_size, timeout=self.failure_timeout
@@ -156,7 +163,7 @@ class AuditEngine:
             cached: tuple[tuple[int, ...], Any] = ((), None)
             for batch in batches:
                 try:
-                    cached, scored = self._forward(forward, batch, cached)
+                    cached, scored = self._forward(forward, batch, cached, decodings)
                     mine.update(scored)
                     if scored and self.store is not None and fingerprint is not None:
                         self.store.put_many(fingerprint, scored)
@@ -197,7 +204,11 @@ class AuditEngine:
         return context
 
     def _forward(
-        self, forward: Forward, batch: Batch, cached: tuple[tuple[int, ...], Any]
+        self,
+        forward: Forward,
+        batch: Batch,
+        cached: tuple[tuple[int, ...], Any],
+        decodings: Sequence[Decoding],
     ) -> tuple[tuple[tuple[int, ...], Any], dict[str, TokenSignals]]:
         """Run one batch: its prefix where it has one, the forward, the reduction of its logits."""
         device = forward.device
@@ -222,7 +233,7 @@ class AuditEngine:
         logits = forward(input_ids.to(device), mask.to(device), torch.tensor(rows, device=device), cache)
         if not batch.probes:
             return cached, {}
-        reduced = token_statistics(logits, torch.tensor(targets), decodings=self.decodings)
+        reduced = token_statistics(logits, torch.tensor(targets), decodings=decodings)
         return cached, _split(batch.probes, reduced)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memaudit import timeline
 from memaudit.attacks import canary_scores
@@ -31,6 +31,9 @@ from memaudit.signals import TokenSignals
 from memaudit.store import SignalStore
 from memaudit.strategies.base import Strategy
 from memaudit.strategies.resolve import resolve
+
+if TYPE_CHECKING:
+    from memaudit.preflight import PreflightResult
 
 logger = logging.getLogger(__name__)
 
@@ -150,16 +153,20 @@ class AuditSession:
         """
         return _options(options, dict(choices))
 
-    def adopt_context(self, observed_prefix: tuple[int, ...] | None) -> Manifest:
-        """Score the secrets after the tokens that training really puts before them; call before ``reference``.
+    def adopt_preflight(self, found: PreflightResult | None) -> Manifest:
+        """Keep what the pre-flight found, and score the secrets after the tokens that training puts before them.
+
+        Call it before ``reference``, on every rank.
 
         Args:
-            observed_prefix: what this rank's pre-flight saw; None where records train as they render.
+            found: this rank's pre-flight; None where there was none, and records train as they render.
 
         Returns:
             The manifest that now says so, on every rank: keep that one for audits after training.
         """
-        seen = {prefix for prefix in self.strategy.gather([observed_prefix]) if prefix is not None}
+        self.preflight = found.to_dict() if found is not None else None
+        prefixes = self.strategy.gather([found.observed_prefix if found is not None else None])
+        seen = {prefix for prefix in prefixes if prefix is not None}
         if len(seen) == 1:
             self.manifest = self.manifest.model_copy(update={"observed_prefix": seen.pop()})
             self.rendered = render_all(self.manifest, self.tokenizer)
@@ -412,20 +419,21 @@ class AuditSession:
             self.warnings.append(text)
 
     def _require_context(self) -> None:
-        """A canary that training would cut, or that the position table cannot hold, is an error before training."""
+        """Cut records as training does; a secret that it would cut, or that has no position, is an error."""
         config = getattr(self.strategy.model, "config", None)
         positions = getattr(config, "max_position_embeddings", None)
         limits = [n for n in (self.options.max_length, positions) if isinstance(n, int)]
         if not limits:
             return
         limit = min(limits)
-        long = [name for name, one in self.rendered.items() if len(one.ids) > limit]
+        long = [name for name, one in self.rendered.items() if one.span[1] > limit]
         if long:
-            most = max(len(self.rendered[name].ids) for name in long)
+            most = max(self.rendered[name].span[1] for name in long)
             raise ConfigurationError(
-                f"{len(long)} canary record(s), first {long[0]}, have up to {most} tokens and the limit is {limit}; "
-                "draw shorter secrets (secret_len) or raise max_length"
+                f"the secrets of {len(long)} canary record(s), first {long[0]}, end after up to {most} tokens and the "
+                f"limit is {limit}; draw shorter secrets (secret_len) or raise max_length"
             )
+        self.rendered = {name: replace(one, ids=one.ids[:limit]) for name, one in self.rendered.items()}
 
 
 def require_same_tokenizer(manifest: Manifest, tokenizer: Any) -> None:

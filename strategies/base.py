@@ -97,7 +97,8 @@ class Strategy(Protocol):
         """Generate on the shards from each rank's own prompts, given without padding.
 
         Returns, for each prompt, the new token ids alone. Keyword arguments are those of transformers'
-        generate. Every rank must call it, with no prompts where it has none.
+        generate, and ``give_up(position, new_ids)``, which ends a text that its caller needs no more of. Every
+        rank must call it, with no prompts where it has none.
         """
         ...
 

@@ -14,6 +14,7 @@ from memaudit.seeds import derive_seed
 from memaudit.strategies.adapters import adapters_off, check_reference
 from memaudit.strategies.base import DistributedFacts, Forward
 from memaudit.strategies.collectives import Collectives
+from memaudit.strategies.decoding import GiveUp
 from memaudit.strategies.discover import find_peft
 from memaudit.strategies.forward import ModelForward, redirected
 from memaudit.strategies.generation import generate_batches
@@ -111,7 +112,13 @@ class ModelStrategy:
             yield forward
 
     def generate(
-        self, input_ids: Sequence[Sequence[int]], *, batch_size: int = 16, seed: int = 0, **kwargs: Any
+        self,
+        input_ids: Sequence[Sequence[int]],
+        *,
+        batch_size: int = 16,
+        seed: int = 0,
+        give_up: GiveUp | None = None,
+        **kwargs: Any,
     ) -> list[list[int]]:
         """Generate on the shards from each rank's own prompts; every rank must call it.
 
@@ -119,11 +126,13 @@ class ModelStrategy:
             input_ids: prompts without padding; none on a rank that has none.
             batch_size: prompts that go together.
             seed: root seed of sampling; ranks draw from seeds derived from it.
+            give_up: whether the prompt at a position, with its new ids so far, need not go on. It is asked every
+                few ids, and must answer alike on ranks that share a prompt.
             kwargs: those of transformers' generate, ``max_new_tokens`` among them. The checkpoint's own
                 generation settings are not used; give ``generation_config=`` to use them.
 
         Returns:
-            For each prompt the new ids alone, cut before the first end token.
+            For each prompt the new ids alone, cut before the first end token or where it was given up.
         """
         if batch_size < 1:
             raise ConfigurationError(f"batch_size must be at least 1, not {batch_size}")
@@ -143,6 +152,7 @@ class ModelStrategy:
                     batch_size=batch_size,
                     device=self._new_forward().device,
                     synced=self.synced_generation and self.world_size > 1,
+                    give_up=give_up,
                 )
             )
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from memaudit.errors import ConfigurationError, StrategyError
+from memaudit.strategies.decoding import GiveUp, cut, decode_batch
+from memaudit.strategies.forward import cache_is_shareable
 from memaudit.strategies.prefill import PAD, can_prefill, prefilled
 
 
@@ -76,19 +78,6 @@ def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-def cut(new: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the ids before the first end token.
-
-    Example:
-        >>> cut([4, 5, 2, 0], [2])
-        [4, 5]
-    """
-    for index, token in enumerate(new):
-        if token in ends:
-            return list(new[:index])
-    return list(new)
-
-
 def generate_batches(
     model: nn.Module,
     prompts: Sequence[Sequence[int]],
@@ -98,6 +87,7 @@ def generate_batches(
     batch_size: int,
     device: torch.device,
     synced: bool,
+    give_up: GiveUp | None = None,
 ) -> list[list[int]]:
     """Generate from each prompt; batches beyond this rank's prompts are dummies that keep ranks in step.
 
@@ -109,9 +99,10 @@ def generate_batches(
         batch_size: prompts of a call at most.
         device: where the ids must lie.
         synced: whether ranks go on until the last of them is done.
+        give_up: whether the prompt at a position, with its new ids so far, need not go on; asked every few ids.
 
     Returns:
-        For each prompt the new ids, cut before the first end token.
+        For each prompt the new ids, cut before the first end token or where it was given up.
     """
     if not callable(getattr(model, "generate", None)):
         raise StrategyError(f"{type(model).__name__} has no generate(); only its forward can be audited")
@@ -127,13 +118,31 @@ def generate_batches(
     # generate repeats rows for beams and samples, but not their keys and values.
     repeats = (settings.num_beams or 1) > 1 or (settings.num_return_sequences or 1) > 1
     ahead = settings.use_cache is not False and not repeats and "past_key_values" not in rest
-    ahead = ahead and "cache" not in rest and not settings.cache_implementation and can_prefill(model)
+    ahead = ahead and "cache" not in rest and not settings.cache_implementation
+    leave = ahead and not synced and cache_is_shareable(model)
+    ahead = ahead and can_prefill(model)
+    if give_up is not None and (repeats or settings.max_new_tokens is None):
+        raise ConfigurationError("give_up= needs max_new_tokens= and one text a prompt, without beams")
     with neutral_settings(model), torch.no_grad():
         for index in range(batches):
             chosen = order[index * batch_size : (index + 1) * batch_size]
             rows = [prompts[i] for i in chosen] or [[PAD]]
             ids, mask = left_padded(rows, device)
             cache = prefilled(inner, rows, device, in_step=synced) if ahead else {}
+            if give_up is not None:
+                batch = decode_batch(
+                    model,
+                    ids,
+                    mask,
+                    rows=chosen,
+                    settings=settings,
+                    stops=stops,
+                    give_up=give_up,
+                    leave=leave,
+                    keywords={**cache, **rest},
+                )
+                found.update(zip(chosen, batch, strict=True))
+                continue
             output = model.generate(  # type: ignore[operator]
                 input_ids=ids,
                 attention_mask=mask,

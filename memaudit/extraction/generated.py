@@ -3,16 +3,18 @@ id."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memaudit.beginnings import carriers
 from memaudit.errors import AuditError
-from memaudit.extraction.giving_up import Hopeless, give_up
 
 if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
     from memaudit.strategies.base import Strategy
+
+Hopeless = Callable[[str, Sequence[int]], bool]
+"""Whether the task of a key, with the new tokens so far, can no longer be what is looked for."""
 
 GREEDY: Mapping[str, Any] = {
     "do_sample": False,
@@ -175,15 +177,26 @@ def run_rounds(
     with FailureWatch(**world, timeout=failure_timeout) as watch:
         for one in rounds:
             mine = one.by_rank[strategy.record_rank]
-            criteria, given_up = give_up(
-                [(task.key, task.prompt) for task in mine], hopeless, stop_ids=stop_ids
-            )
+            given_up: set[int] = set()
+
+            def give_up(
+                index: int,
+                new: Sequence[int],
+                mine: Sequence[Task] = mine,
+                given_up: set[int] = given_up,
+            ) -> bool:
+                task = mine[index]
+                # A text that is whole is judged: the batch may go on for longer ones.
+                if len(new) < task.max_new_tokens and hopeless(task.key, new):
+                    given_up.add(index)
+                return index in given_up or len(new) >= task.max_new_tokens
+
             try:
                 outputs = strategy.generate(
                     [list(task.prompt) for task in mine],
                     max_new_tokens=one.max_new_tokens,
                     batch_size=batch_size,
-                    stopping_criteria=criteria,
+                    give_up=give_up,
                     **GREEDY,
                 )
                 if len(outputs) != len(mine):
@@ -191,11 +204,9 @@ def run_rounds(
                 rows += [
                     (
                         task.key,
-                        None
-                        if task.key in given_up
-                        else _until_stop(output[: task.max_new_tokens], stop_ids),
+                        None if index in given_up else _until_stop(output[: task.max_new_tokens], stop_ids),
                     )
-                    for task, output in zip(mine, outputs, strict=True)
+                    for index, (task, output) in enumerate(zip(mine, outputs, strict=True))
                 ]
             except Exception as error:  # the other ranks rely on this one's planned calls
                 cause = f"{type(error).__name__}: {str(error)[:200]}"

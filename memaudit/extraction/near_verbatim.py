@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memaudit.extraction.decide import Decode, compare, still_possible
-from memaudit.extraction.generated import Task, max_positions, plan_rounds, run_rounds, stop_ids
-from memaudit.extraction.giving_up import Hopeless
+from memaudit.extraction.generated import Hopeless, Task, max_positions, plan_rounds, run_rounds, stop_ids
 from memaudit.extraction.matching import Match
 
 if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
@@ -16,9 +15,11 @@ if TYPE_CHECKING:  # the protocol imports torch, extraction itself needs none
 
 
 HEAD = 12
-"""New tokens after which what goes on is put together anew: by then most of what does not match is given up."""
+"""New tokens after which ranks in lockstep put together anew what goes on: by then most texts are given up.
 
-ROWS = 4
+Where ranks need not keep step, a text that is given up leaves its batch at once."""
+
+ROWS = 8
 """Prompts that are generated together for each row of a scoring forward."""
 
 
@@ -78,7 +79,7 @@ def answer(
         tasks: the generations that the questions name, by key.
         slack: tokens that an output may have beyond the suffix.
         decode: token ids to text; text is compared where it is given.
-        max_batch_size: rows of one scoring forward; a step of a generation has one token a row, so four times
+        max_batch_size: rows of one scoring forward; a step of a generation has one token a row, so eight times
             as many prompts go through the model together.
         max_batch_tokens: tokens, prompts and new ones, whose keys and values are kept at a time.
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.
@@ -91,8 +92,7 @@ def answer(
         of_task.setdefault(one.task, []).append(one)
 
     def hopeless(key: str, new: Sequence[int]) -> bool:
-        # A text that is whole is judged, however long its batch goes on: an answer must not depend on company.
-        return len(new) < tasks[key].max_new_tokens and not any(
+        return not any(
             still_possible(one.suffix, [*one.known, *new], slack=slack, decode=decode) for one in of_task[key]
         )
 
@@ -114,7 +114,10 @@ def answer(
         )
         return found, len(rounds)
 
-    heads = [replace(task, max_new_tokens=min(HEAD, task.max_new_tokens)) for task in tasks.values()]
+    heads = [
+        replace(task, max_new_tokens=min(HEAD, task.max_new_tokens)) if strategy.lockstep else task
+        for task in tasks.values()
+    ]
     outputs, calls = run(heads, hopeless)
     # A batch lasts as long as its last row, so the few that can still match go on in batches of their own.
     tails = []

@@ -101,7 +101,7 @@ def extract_all(
         ps: probabilities p for which the samples n of (n, p)-discoverable extraction are computed.
         decode: token ids to text; near-verbatim then compares words and characters, and token ids else.
         slack: tokens that a generation may have beyond the suffix, at least 1.
-        max_batch_size: rows of one scoring forward; a step of a generation has one token a row, so four times
+        max_batch_size: rows of one scoring forward; a step of a generation has one token a row, so eight times
             as many prompts go through the model together.
         max_batch_tokens: tokens, prompts and new ones, whose keys and values are kept at a time.
         failure_timeout: seconds that a rank waits, after another one has failed, before it ends itself.

@@ -15,6 +15,7 @@ from memaudit.integrations.lifecycle import Lifecycle
 from memaudit.manifest import Manifest
 from memaudit.options import AuditOptions
 from memaudit.preflight import run_preflight
+from memaudit.preflight.trainer_checks import max_length_of
 from memaudit.schedule import Schedule
 from memaudit.session import MANIFEST_NAME, AuditResult, AuditSession
 
@@ -58,6 +59,7 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         held_out: records that were not trained on, for the set-level test on real records.
         choices: fields of :class:`memaudit.options.AuditOptions` by name, such as ``target_fpr``,
             ``real_sample``, ``skip_generation``, ``seeds``, ``release_context``, ``on_error``, ``stop_when``.
+            Without ``max_length`` records are scored at the length that an SFTTrainer cuts them to.
 
     Attributes:
         preflight: what the pre-flight found, once training has begun.
@@ -116,8 +118,9 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
     ) -> None:
         """Run the pre-flight, take the reference, and audit at step 0 where that is asked for."""
         self._control = control
+        choices = self._limited_choices()
         if not self.skip_preflight:
-            self.preflight = run_preflight(self.trainer, self.manifest)
+            self.preflight = run_preflight(self.trainer, self.manifest, max_length=choices.get("max_length"))
             self.preflight.raise_for_errors()
         processing = self.trainer.processing_class
         session = AuditSession(
@@ -126,13 +129,9 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
             self.manifest,
             output_dir=self.output_dir,
             options=self._options,
-            **self._choices,
+            **choices,
         )
-        if self.preflight is not None:
-            session.preflight = self.preflight.to_dict()
-        self.manifest = session.adopt_context(
-            self.preflight.observed_prefix if self.preflight is not None else None
-        )
+        self.manifest = session.adopt_preflight(self.preflight)
         session.real_records = (getattr(self.trainer, "train_dataset", None), self.held_out)
         session.training = {name: getattr(args, name) for name in TRAINING_ARGUMENTS if hasattr(args, name)}
         if session.strategy.rank == 0:
@@ -146,6 +145,12 @@ class MemorizationAuditCallback(TrainerCallback):  # type: ignore[misc,unused-ig
         self._ended = False
         _first_at_the_end(self.trainer, self)
         self._lifecycle.begin(state.global_step, state.epoch)
+
+    def _limited_choices(self) -> dict[str, Any]:
+        """Return the choices, with the length that TRL's trainer cuts records to where none was given."""
+        given = self._choices.get("max_length", self._options.max_length if self._options else None)
+        limit = given if given is not None else max_length_of(self.trainer)
+        return {**self._choices, "max_length": limit} if limit is not None else dict(self._choices)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -182,11 +182,7 @@ class LightningMemorizationAudit(Callback):  # type: ignore[misc,unused-ignore]
             options=self._options,
             **self._choices,
         )
-        if self.preflight is not None:
-            session.preflight = self.preflight.to_dict()
-        self.manifest = session.adopt_context(
-            self.preflight.observed_prefix if self.preflight is not None else None
-        )
+        self.manifest = session.adopt_preflight(self.preflight)
         session.real_records = (self.train_records, self.held_out)
         if session.strategy.rank == 0:
             self.manifest.save(folder / MANIFEST_NAME)

@@ -297,7 +297,7 @@ def _record(
     """Write down what this job is part of, so that only jobs of one audit are ever joined."""
     part = request.part or Slice(0, 1)
     facts = asdict(session.strategy.facts())
-    facts["details"] = {}
+    facts["details"] = {"lockstep": session.strategy.lockstep}  # how generations were asked for
     return JobRecord(
         tool_version=memaudit.__version__,
         checkpoint=str(checkpoint.path),

@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from memaudit.errors import SignalStoreError
 from memaudit.store import SignalStore
 from memaudit.strategies.base import DistributedFacts, Forward, Strategy
+from memaudit.strategies.decoding import GiveUp, first_given_up
 
 T = TypeVar("T")
 
@@ -25,24 +25,18 @@ def _key(prompt: Sequence[int]) -> str:
     return hashlib.sha256(str(tuple(prompt)).encode()).hexdigest()
 
 
-def _replay(criteria: Any, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> None:
-    """Show stopping criteria what they saw when stored generations were made, since some keep what they saw.
+def _serves(kept: Mapping[str, Any], length: int, ends: GiveUp | None, index: int) -> bool:
+    """Whether a stored generation is all that is asked for: given up again, ended by itself, or long enough.
 
-    The extraction's own (:mod:`memaudit.extraction.giving_up`) notes which texts it gave up. They are set back
-    before each text and at the end, so that a generation may follow.
+    ``ends`` is asked what it was asked when the generation was made, since its caller may note the answers.
     """
-    for prompt, output in zip(prompts, outputs, strict=True):
-        _set_back(criteria)
-        row = torch.tensor([[*prompt, *output]])
-        for length in range(len(prompt) + 1, row.shape[1] + 1):
-            if bool(criteria(row[:, :length], None).all()):
-                break
-    _set_back(criteria)
-
-
-def _set_back(criteria: Any) -> None:
-    for one in criteria or ():
-        one.length, one.rows = 0, []
+    ids = list(kept["ids"])[:length]
+    if ends is not None and first_given_up(ends, index, ids) is not None:
+        return True
+    if len(ids) == length or (not kept.get("given_up") and len(ids) < kept["asked"]):
+        return True
+    # Made in a batch of shorter texts: it may be whole, though this batch goes on for longer ones.
+    return ends is not None and ends(index, ids)
 
 
 class RememberingStrategy:
@@ -80,21 +74,28 @@ class RememberingStrategy:
         if kwargs.get("do_sample"):
             return self._inner.generate(input_ids, **kwargs)
         length = int(kwargs["max_new_tokens"])
+        ends: GiveUp | None = kwargs.pop("give_up", None)
         keys = [_key(prompt) for prompt in input_ids]
         kept = self._store.get_values(GENERATIONS, keys, self._fingerprint)
-        # An output that is shorter than what was asked for ended by itself, and serves any length.
-        usable = {k: v for k, v in kept.items() if v["asked"] >= length or len(v["ids"]) < v["asked"]}
-        todo = {key: prompt for key, prompt in zip(keys, input_ids, strict=True) if key not in usable}
-        known = [(p, usable[k]["ids"]) for k, p in zip(keys, input_ids, strict=True) if k in usable]
-        if (criteria := kwargs.get("stopping_criteria")) is not None:
-            _replay(criteria, [p for p, _ in known], [ids[:length] for _, ids in known])
+        found = {
+            i: kept[key] for i, key in enumerate(keys) if key in kept and _serves(kept[key], length, ends, i)
+        }
+        todo = [i for i in range(len(keys)) if i not in found]
+        given_up: set[int] = set()
+
+        def noted(place: int, new: Sequence[int]) -> bool:
+            if ends is not None and ends(todo[place], new):
+                given_up.add(place)
+            return place in given_up
+
         if any(self._inner.gather([bool(todo)])):
-            outputs = self._inner.generate(list(todo.values()), **kwargs)
+            asked = {**kwargs, "give_up": noted} if ends is not None else kwargs
+            outputs = self._inner.generate([input_ids[i] for i in todo], **asked)
             self.generated += len(outputs)
-            fresh = {key: {"asked": length, "ids": ids} for key, ids in zip(todo, outputs, strict=True)}
-            usable.update(fresh)
-            self._store.put_values(GENERATIONS, self._fingerprint, fresh)
-        return [list(usable[key]["ids"])[:length] for key in keys]
+            for place, (i, ids) in enumerate(zip(todo, outputs, strict=True)):
+                found[i] = {"asked": length, "ids": ids, "given_up": place in given_up}
+            self._store.put_values(GENERATIONS, self._fingerprint, {keys[i]: found[i] for i in todo})
+        return [list(found[i]["ids"])[:length] for i in range(len(keys))]
 
     def gradient_norms(
         self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]
@@ -132,12 +133,12 @@ class AbsentStrategy:
     name = "absent"
     rank = record_rank = 0
     world_size = record_world = 1
-    lockstep = False
 
     def __init__(
         self, store: SignalStore, fingerprint: str, model: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> None:
         self._store, self._fingerprint, self._facts = store, fingerprint, facts
+        self.lockstep = bool(facts["details"].get("lockstep"))  # generations are asked for as they were made
         config = SimpleNamespace(**model["config"])
         members: dict[str, Any] = {"config": config}
         if model.get("peft_config") is not None:
@@ -182,15 +183,16 @@ class AbsentStrategy:
         """
         keys = [_key(prompt) for prompt in input_ids]
         kept = self._store.get_values(GENERATIONS, keys, self._fingerprint)
-        if set(keys) - set(kept):
+        length, ends = int(kwargs["max_new_tokens"]), kwargs.get("give_up")
+        lacking = {
+            key for i, key in enumerate(keys) if key not in kept or not _serves(kept[key], length, ends, i)
+        }
+        if lacking:
             raise SignalStoreError(
-                f"{self._store.path} lacks {len(set(keys) - set(kept))} generations; run the jobs that are missing, "
+                f"{self._store.path} lacks {len(lacking)} generations; run the jobs that are missing, "
                 "or merge with --skip-generation"
             )
-        outputs = [list(kept[key]["ids"]) for key in keys]
-        if (criteria := kwargs.get("stopping_criteria")) is not None:
-            _replay(criteria, input_ids, outputs)
-        return outputs
+        return [list(kept[key]["ids"])[:length] for key in keys]
 
     def gradient_norms(
         self, input_ids: Sequence[Sequence[int]], spans: Sequence[tuple[int, int]]

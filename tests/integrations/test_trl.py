@@ -17,7 +17,8 @@ from trl import SFTConfig, SFTTrainer
 
 from memaudit import MemorizationAuditCallback, generate_canaries, inject
 from memaudit.demo.text import byte_tokenizer, instruction_rows
-from memaudit.errors import PreflightError, ReferenceModeError
+from memaudit.errors import ConfigurationError, PreflightError, ReferenceModeError
+from memaudit.injection import render_all
 from memaudit.manifest import Manifest
 from tests.helpers import tiny_llama
 
@@ -267,3 +268,36 @@ def test_a_resumed_lora_run_has_the_same_reference(planted: Planted, tmp_path: P
     assert late.report.reference.mode == "disable_adapter"
     for mine, theirs in zip(late.results, whole.results[1:], strict=True):
         assert mine.scores == theirs.scores
+
+
+def test_records_are_scored_at_the_length_that_the_trainer_cuts_them_to(
+    planted: Planted, tmp_path: Path
+) -> None:
+    """No max_length is given to the audit: SFTConfig's is taken, for canaries and for real records."""
+    tokenizer, manifest, data = planted
+    rendered = render_all(manifest, tokenizer)
+    limit = max(one.span[1] for one in rendered.values())
+    # A long row of no secret, whose end training never sees.
+    rows = Dataset.from_list([*data, {"prompt": "A long one. ", "completion": "word " * limit}])
+    trainer = trainer_of(planted, tmp_path / "cut", max_length=limit, train_dataset=rows)
+    audit = audited(trainer, planted, max_length=None, real_sample=len(rows))
+    assert max(len(row["input_ids"]) for row in trainer.train_dataset) == limit
+    session = audit._lifecycle.session  # type: ignore[union-attr]
+    assert session.options.max_length == limit
+    assert max(len(one.ids) for one in session.rendered.values()) <= limit
+    plain = [row for row in rows if not any(one.secret in row["completion"] for one in manifest.members)]
+    assert audit.report.real_records.n_train_sampled == len(plain) < len(rows)
+    for name, record in list(session.rendered.items())[:3]:
+        mine = logprobs(trainer.model, record.ids, record.span)
+        np.testing.assert_allclose(session.last.target.signals[name].logprob, mine, atol=1e-5)
+    # What the user gives counts more.
+    trainer = trainer_of(planted, tmp_path / "given", max_length=limit)
+    audit = audited(trainer, planted, max_length=limit + 1)
+    assert audit._lifecycle.session.options.max_length == limit + 1  # type: ignore[union-attr]
+    # Cut through the secrets, the pre-flight says so; without it the session does.
+    short = min(rendered[canary.id].span[1] for canary in manifest.members) - 1
+    with pytest.raises(PreflightError, match="max_length"):
+        audited(trainer_of(planted, tmp_path / "short", max_length=short), planted, max_length=None)
+    with pytest.raises(ConfigurationError, match=f"the limit is {short}; draw shorter secrets"):
+        trainer = trainer_of(planted, tmp_path / "unseen", max_length=short)
+        audited(trainer, planted, max_length=None, skip_preflight=True)
