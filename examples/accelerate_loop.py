@@ -6,7 +6,7 @@ import torch
 from accelerate import Accelerator
 from transformers import DataCollatorForLanguageModeling, LlamaConfig, LlamaForCausalLM
 
-from memaudit import AuditSession, generate_canaries, inject
+from memaudit import AuditLoop, generate_canaries, inject
 from memaudit.demo.text import byte_tokenizer, instruction_rows
 from memaudit.injection import alpaca_text
 
@@ -29,8 +29,8 @@ accelerator = Accelerator(cpu=not torch.cuda.is_available())
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
-session = AuditSession(accelerator, tokenizer, manifest, output_dir=output_dir)
-session.reference()  # the model's own scores before its first step
+audit = AuditLoop(accelerator, tokenizer, manifest, every="epoch", output_dir=output_dir, loader=loader)
+audit.begin()  # pre-flight, and the model's own scores before its first step
 step = 0
 for epoch in range(3):
     for batch in loader:
@@ -38,6 +38,7 @@ for epoch in range(3):
         optimizer.step()
         optimizer.zero_grad()
         step += 1
-    accelerator.print(session.audit(step, epoch=epoch + 1).figures)
-accelerator.print(session.report().membership.detection_claim)
+    if result := audit.after_epoch(epoch + 1, step):
+        accelerator.print(result.figures)
+accelerator.print(audit.end(step).membership.detection_claim)
 accelerator.end_training()

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from memaudit.injection import inject
     from memaudit.integrations.huggingface import MemorizationAuditCallback
     from memaudit.integrations.lightning import LightningMemorizationAudit
+    from memaudit.integrations.loop import AuditLoop
     from memaudit.manifest import Canary, CanarySet, Manifest
     from memaudit.posthoc.attack import attack
+    from memaudit.posthoc.live import run_audit
     from memaudit.sampling import generate_canaries
     from memaudit.session import AuditSession
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuditLoop",
     "AuditSession",
     "Canary",
     "CanarySet",
@@ -38,9 +41,11 @@ __all__ = [
     "errors",
     "generate_canaries",
     "inject",
+    "run_audit",
 ]
 
 _HOME = {
+    "AuditLoop": "memaudit.integrations.loop",
     "AuditSession": "memaudit.session",
     "Canary": "memaudit.manifest",
     "CanarySet": "memaudit.manifest",
@@ -50,6 +55,7 @@ _HOME = {
     "attack": "memaudit.posthoc.attack",
     "generate_canaries": "memaudit.sampling",
     "inject": "memaudit.injection",
+    "run_audit": "memaudit.posthoc.live",
 }
 
 

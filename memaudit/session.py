@@ -52,7 +52,7 @@ class AuditResult:
     those that are logged and kept in the timeline, ``weights`` names the model's state.
     """
 
-    step: int
+    step: int | None
     epoch: float | None
     headline_attack: str
     scores: dict[str, dict[str, float]] = field(repr=False)
@@ -210,11 +210,12 @@ class AuditSession:
             self._audit_seconds += time.monotonic() - began
         return self._reference
 
-    def audit(self, step: int, *, epoch: float | None = None, generate: bool = False) -> AuditResult:
+    def audit(self, step: int | None, *, epoch: float | None = None, generate: bool = False) -> AuditResult:
         """Score every canary with the model as it is, and append the headline to the timeline.
 
         Args:
-            step: optimizer steps done so far.
+            step: optimizer steps done so far; None for trained weights whose step nobody knows, which have no
+                place in the timeline.
             epoch: epochs done so far, for the timeline.
             generate: look for near-verbatim matches too; verbatim ones need no generation.
 
@@ -224,7 +225,7 @@ class AuditSession:
         Raises:
             AuditError: scoring failed on some rank; the message names the rank and the record.
         """
-        reference = self.reference(step)
+        reference = self.reference(1 if step is None else step)
         began = time.monotonic()
         weights = self.weights()
         target = self.engine.score(self.probes, fingerprint=weights)
@@ -261,7 +262,7 @@ class AuditSession:
             figures=figures,
         )
         self.last = result
-        if self.strategy.rank == 0:
+        if self.strategy.rank == 0 and step is not None:
             timeline.append(self.output_dir / timeline.TIMELINE_NAME, figures)
         return result
 
@@ -372,7 +373,7 @@ class AuditSession:
 
     def _figures(
         self,
-        step: int,
+        step: int | None,
         epoch: float | None,
         verdict: Membership,
         extraction: ExtractionOutcome,
@@ -396,23 +397,26 @@ class AuditSession:
             "regurgitation_rate": verbatim / len(members) if members else None,
             "seconds": seconds,
             # Before the first step there is no training to compare with.
-            "share_of_training_time": self._audit_seconds / training if step > 0 and training > 0 else None,
+            "share_of_training_time": self._audit_seconds / training if step and training > 0 else None,
             "forwards": max(target.forwards),
             "scored": target.needed,
             "reused": target.reused,
         }
 
-    def _check_reference(self, step: int, target: ScoreResult, reference: Reference) -> None:
+    def _check_reference(self, step: int | None, target: ScoreResult, reference: Reference) -> None:
         """A reference that equals the target once training has moved measures nothing: say so."""
-        if reference.signals is None or step <= self.last_step_seen or reference.mode == "none":
+        if reference.signals is None or reference.mode == "none":
             return
-        self.last_step_seen = step
+        if step is not None and step <= self.last_step_seen:
+            return
+        self.last_step_seen = self.last_step_seen if step is None else step
         same = all(
             (target.signals[name].logprob == reference.signals[name].logprob).all() for name in target.signals
         )
-        if same and step > 0:
+        if same and step != 0:
+            when = "" if step is None else f"at step {step} "
             text = (
-                f"at step {step} the reference's scores equal the target's in every bit: adapters were not switched "
+                f"{when}the reference's scores equal the target's in every bit: adapters were not switched "
                 "off, or training has not changed the model"
             )
             logger.warning("memaudit: %s", text)

@@ -1,1 +1,1 @@
-"""Thin callers of one AuditSession: Hugging Face Trainer, Lightning. A raw loop calls the session itself."""
+"""Thin callers of one AuditSession: Hugging Face Trainer, Lightning, and a loop of one's own."""

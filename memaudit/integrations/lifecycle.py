@@ -57,15 +57,13 @@ class Lifecycle:
         if self.schedule.at_start and step == 0:
             self.audit(step, epoch)
 
-    def after_step(self, step: int, epoch: float | None = None) -> None:
+    def after_step(self, step: int, epoch: float | None = None) -> AuditResult | None:
         """Audit where the optimizer step just done is due."""
-        if self.schedule.due_after_step(step):
-            self.audit(step, epoch)
+        return self.audit(step, epoch) if self.schedule.due_after_step(step) else None
 
-    def after_epoch(self, number: int, step: int, epoch: float | None = None) -> None:
+    def after_epoch(self, number: int, step: int, epoch: float | None = None) -> AuditResult | None:
         """Audit where the epoch just done, counted from 1, is due."""
-        if self.schedule.due_after_epoch(number):
-            self.audit(step, epoch)
+        return self.audit(step, epoch) if self.schedule.due_after_epoch(number) else None
 
     def end(self, step: int, epoch: float | None = None) -> Any:
         """Audit the final model, unless these weights were audited just now, and write the report."""

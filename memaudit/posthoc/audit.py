@@ -125,7 +125,7 @@ def audit_checkpoint(request: Request, flag: Flag | None = None) -> Any:
         forwards = _score_slice(session, wanted)
         done = record.model_copy(update={"complete": True, "forwards": forwards})
     else:
-        result = session.audit(step if step is not None else 1)
+        result = session.audit(step)
         report = session.report(request.report)
         done = record.model_copy(update={"complete": True, "forwards": max(result.target.forwards)})
     strategy.barrier()

@@ -144,7 +144,7 @@ def merge_slices(
     session.engine.store, session.engine.fingerprint, session.engine.fixed_batches = store, job.weights, True
     _require_signals(session, store, job)
     session.use_reference(_reference(session, store, job))
-    session.audit(job.step if job.step is not None else 1)
+    session.audit(job.step)
     return session.report()
 
 

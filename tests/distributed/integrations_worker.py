@@ -245,7 +245,7 @@ def raw(kind: str, folder: Path, data: Any) -> dict[str, Any]:
     """Train in a loop of one's own with accelerate."""
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
 
-    from memaudit import AuditSession
+    from memaudit import AuditLoop
 
     fresh()
     options: dict[str, Any] = {"cpu": True}
@@ -261,12 +261,19 @@ def raw(kind: str, folder: Path, data: Any) -> dict[str, Any]:
     accelerator = Accelerator(**options)
     model = a_model()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    session = AuditSession(
-        accelerator, data[0], data[1], output_dir=folder, skip_generation=True, real_sample=4
+    audit = AuditLoop(
+        accelerator,
+        data[0],
+        data[1],
+        every="epoch",
+        at_start=True,
+        output_dir=folder,
+        # Dealt out by rank, as datasets.distributed.split_dataset_by_node does.
+        train_records=data[2][dist.get_rank() :: dist.get_world_size()],
+        skip_generation=True,
+        real_sample=4,
     )
-    # Dealt out by rank, as datasets.distributed.split_dataset_by_node does.
-    session.real_records = (data[2][dist.get_rank() :: dist.get_world_size()], None)
-    results = [session.audit(0, epoch=0)]
+    audit.begin(epoch=0)
     step = 0
     for epoch in range(EPOCHS):
         model.train()
@@ -275,9 +282,9 @@ def raw(kind: str, folder: Path, data: Any) -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
             step += 1
-        results.append(session.audit(step, epoch=epoch + 1))
-    report = session.report()
-    out = {**found(session, results, model), "report": report.distributed}
+        audit.after_epoch(epoch + 1, step)
+    report = audit.end(step, EPOCHS)
+    out = {**found(audit.session, audit.results, model), "report": report.distributed}
     return {**out, "ranked": [one["hash"] for one in report.real_records.ranked]}
 
 
