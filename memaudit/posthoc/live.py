@@ -64,7 +64,10 @@ def run_audit(
     Example:
         ``report = run_audit(trainer.model, tokenizer, manifest, release_context="internal", seeds=[0, 1, 2])``
     """
-    records = [read_records(os.fspath(one)) if _is_path(one) else one for one in (dataset, held_out)]
+    records = [
+        read_records(os.fspath(one)) if isinstance(one, str | os.PathLike) else one
+        for one in (dataset, held_out)
+    ]
     if options is None or ref != "auto":
         choices = {"ref": ref, **choices}
     session = AuditSession(model, tokenizer, manifest, output_dir=output_dir, options=options, **choices)
@@ -73,7 +76,3 @@ def run_audit(
     session.audit(step)
     report: Report = session.report(Path(output_path) if output_path is not None else None)
     return report
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike)
